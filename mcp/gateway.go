@@ -1,0 +1,278 @@
+package mcp
+
+import "context"
+
+// Gateway is what the tools, the REST paths and the command line ask of the
+// daemon: one method a verb. Two things fulfil it: the daemon's own
+// Conversation, and api.Client, which asks a running daemon over its local
+// socket (so that `bridged mcp` offers the same tools over stdio).
+//
+// The caller is in the context (WithCaller); it is never an argument
+// (design §11). Every error is a *fault.Error.
+type Gateway interface {
+	Send(ctx context.Context, a SendArgs) (SendResult, error)
+	Read(ctx context.Context, a ReadArgs) (ReadResult, error)
+	Poll(ctx context.Context, a PollArgs) (PollResult, error)
+	Reply(ctx context.Context, a ReplyArgs) (ReplyResult, error)
+	Roster(ctx context.Context, a RosterArgs) (RosterResult, error)
+	Trace(ctx context.Context, a TraceArgs) (TraceResult, error)
+	Whoami(ctx context.Context) (WhoamiResult, error)
+}
+
+// Admin is what only the host's own user may ask, over the local socket.
+type Admin interface {
+	Register(ctx context.Context, a RegisterArgs) (RegisterResult, error)
+	Unregister(ctx context.Context, a UnregisterArgs) (UnregisterResult, error)
+}
+
+// SendArgs are the arguments of bridge_send.
+type SendArgs struct {
+	To               string `json:"to" jsonschema:"required"`
+	Content          string `json:"content" jsonschema:"required"`
+	WaitSeconds      int    `json:"wait_seconds,omitempty"`
+	ExpiresInSeconds int    `json:"expires_in_seconds,omitempty"` // 0: 900
+	IdempotencyKey   string `json:"idempotency_key,omitempty"`
+	QueueIfOffline   bool   `json:"queue_if_offline,omitempty"`
+}
+
+// The states a send can be in (design §11). A state never claims more than was
+// observed.
+const (
+	StateInjected = "injected"
+	StateDeferred = "deferred"
+	StateQueued   = "queued"
+	StatePending  = "pending"
+	StateReplied  = "replied"
+	StateAsk      = "ask"
+)
+
+// SendResult is the answer of bridge_send.
+type SendResult struct {
+	State   string   `json:"state"`
+	MsgID   string   `json:"msg_id"`
+	TraceID string   `json:"trace_id"`
+	To      string   `json:"to"`                // name@host the address resolved to
+	Reason  string   `json:"reason,omitempty"`  // why it is deferred
+	Note    string   `json:"note,omitempty"`    // one sentence: what the state means and what to do next
+	Expires string   `json:"expires,omitempty"` // RFC 3339: until when it may still be injected
+	Reply   *Message `json:"reply,omitempty"`
+	Held    int      `json:"held"` // mail waiting for the caller
+}
+
+// ReadArgs are the arguments of bridge_read.
+type ReadArgs struct {
+	MsgID  string `json:"msg_id" jsonschema:"required"`
+	Offset int    `json:"offset,omitempty"` // bytes, as next_offset of the part before
+}
+
+// ReadResult is one part of a message's content.
+type ReadResult struct {
+	MsgID      string `json:"msg_id"`
+	TraceID    string `json:"trace_id"`
+	From       string `json:"from"`
+	Kind       string `json:"kind"`
+	Content    string `json:"content"` // cut at a character boundary
+	Offset     int    `json:"offset"`
+	Total      int    `json:"total"`                 // bytes in all
+	NextOffset int    `json:"next_offset,omitempty"` // absent: this was the last part
+	Held       int    `json:"held"`
+}
+
+// PollArgs are the arguments of bridge_poll.
+type PollArgs struct {
+	From        string `json:"from,omitempty"`
+	WaitSeconds int    `json:"wait_seconds,omitempty"`
+	Max         int    `json:"max,omitempty"` // 0: 20
+}
+
+// PollResult is a batch of mail. It counts as drained once the response that
+// carries it was written to the client without error (design §6).
+type PollResult struct {
+	Messages   []Message `json:"messages"`
+	Remaining  int       `json:"remaining"`             // held here and ready on the broker
+	WindowFull bool      `json:"window_full,omitempty"` // more may hide behind what is held
+	Held       int       `json:"held"`
+	Note       string    `json:"note,omitempty"`
+}
+
+// Message is one piece of mail as its reader gets it.
+type Message struct {
+	MsgID       string `json:"msg_id"`
+	TraceID     string `json:"trace_id"`
+	Kind        string `json:"kind"` // SEND, REPLY, FAILED, ABANDONED, INJECTED …
+	From        string `json:"from"` // name@host, or the gid where no name is known
+	FromID      string `json:"from_id"`
+	Content     string `json:"content,omitempty"`
+	InReplyTo   string `json:"in_reply_to,omitempty"`
+	Reason      string `json:"reason,omitempty"` // error code of a notice
+	Note        string `json:"note,omitempty"`   // a notice in words
+	SentAt      string `json:"sent_at"`          // RFC 3339, by the sender's clock
+	Redelivered bool   `json:"redelivered,omitempty"`
+	// NextOffset is set when Content is only the beginning: fetch the rest with
+	// bridge_read from there.
+	NextOffset int `json:"next_offset,omitempty"`
+	Total      int `json:"total,omitempty"` // bytes in all, where cut
+}
+
+// ReplyArgs are the arguments of bridge_reply.
+type ReplyArgs struct {
+	Content        string `json:"content" jsonschema:"required"`
+	InReplyTo      string `json:"in_reply_to,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+}
+
+// ReplyResult is the answer of bridge_reply.
+type ReplyResult struct {
+	State     string `json:"state"` // queued: it lies in the durable inbox of the one who asked
+	MsgID     string `json:"msg_id"`
+	TraceID   string `json:"trace_id"`
+	InReplyTo string `json:"in_reply_to"`
+	To        string `json:"to"`
+	Held      int    `json:"held"`
+}
+
+// RosterArgs filter bridge_roster; an empty one filters nothing.
+type RosterArgs struct {
+	Host   string `json:"host,omitempty"`
+	Kind   string `json:"kind,omitempty"`
+	Group  string `json:"group,omitempty"`
+	Status string `json:"status,omitempty"`
+}
+
+// RosterResult is the fleet as this host sees it.
+type RosterResult struct {
+	Self     string         `json:"self"`   // this host
+	Broker   string         `json:"broker"` // none, connected, connecting, blocked
+	Reason   string         `json:"reason,omitempty"`
+	Hosts    []RosterHost   `json:"hosts"`
+	Entities []RosterEntity `json:"entities"`
+	Held     int            `json:"held"`
+}
+
+// RosterHost is one gateway. State is online, unknown or offline.
+type RosterHost struct {
+	Host        string  `json:"host"`
+	State       string  `json:"state"`
+	AgeSeconds  float64 `json:"age_seconds"` // since its last sign of life, by our clock
+	Entities    int     `json:"entities"`
+	ClockOffset float64 `json:"clock_offset_seconds,omitempty"`
+	Note        string  `json:"note,omitempty"`
+}
+
+// RosterEntity is one agent or main.
+type RosterEntity struct {
+	GID      string   `json:"gid"`
+	Name     string   `json:"name"`
+	Host     string   `json:"host"`
+	Kind     string   `json:"kind"`
+	Groups   []string `json:"groups,omitempty"`
+	Pane     string   `json:"pane,omitempty"`
+	Status   string   `json:"status"` // idle, working, blocked, …; unknown or offline with its host
+	Since    string   `json:"since,omitempty"`
+	Progress string   `json:"progress,omitempty"` // RFC 3339: last sign of progress
+	Refusing string   `json:"refusing,omitempty"` // why the gate is closed, and since when
+}
+
+// TraceArgs are the arguments of bridge_trace.
+type TraceArgs struct {
+	TraceID string `json:"trace_id" jsonschema:"required"`
+}
+
+// TraceResult is what this host saw of one flow, oldest first.
+type TraceResult struct {
+	TraceID string `json:"trace_id"`
+	Hops    []Hop  `json:"hops"`
+}
+
+// Hop is one step of a message on one host; it never holds content.
+type Hop struct {
+	At      string `json:"at"` // RFC 3339 with milliseconds
+	Host    string `json:"host"`
+	Step    string `json:"step"`
+	MsgID   string `json:"msg_id"`
+	Kind    string `json:"kind"`
+	Entity  string `json:"entity,omitempty"`
+	Peer    string `json:"peer,omitempty"`
+	Outcome string `json:"outcome,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// WhoamiResult is the caller's own identity and what waits for it.
+type WhoamiResult struct {
+	GID        string      `json:"gid"`
+	Name       string      `json:"name"`
+	Host       string      `json:"host"`
+	Kind       string      `json:"kind"`
+	Groups     []string    `json:"groups,omitempty"`
+	Pane       string      `json:"pane,omitempty"`
+	OpenBriefs []OpenBrief `json:"open_briefs"`
+	Drained    []Drained   `json:"recently_drained"` // readable again with bridge_read for an hour
+	Held       int         `json:"held"`
+}
+
+// OpenBrief is a brief the caller has been given and not answered.
+type OpenBrief struct {
+	MsgID string `json:"msg_id"`
+	From  string `json:"from"`
+	At    string `json:"at"`
+	Bytes int    `json:"bytes,omitempty"` // set when it was announced and is read with bridge_read
+}
+
+// Drained is a message that was handed over lately.
+type Drained struct {
+	MsgID string `json:"msg_id"`
+	From  string `json:"from"`
+	At    string `json:"at"`
+}
+
+// RegisterArgs make or change a local entity.
+type RegisterArgs struct {
+	Name   string   `json:"name"`
+	Kind   string   `json:"kind"` // worker, main, orchestrator
+	Pane   string   `json:"pane,omitempty"`
+	Groups []string `json:"groups,omitempty"`
+}
+
+// RegisterResult carries the only copy of the token; the store keeps its hash.
+type RegisterResult struct {
+	GID     string `json:"gid"`
+	Name    string `json:"name"`
+	Host    string `json:"host"`
+	Kind    string `json:"kind"`
+	Pane    string `json:"pane,omitempty"`
+	Token   string `json:"token,omitempty"`
+	Created bool   `json:"created"`
+	URL     string `json:"url"` // the MCP endpoint
+}
+
+// UnregisterArgs name a local entity.
+type UnregisterArgs struct {
+	Name string `json:"name"`
+}
+
+// UnregisterResult tells what became of it.
+type UnregisterResult struct {
+	GID   string `json:"gid"`
+	State string `json:"state"`
+}
+
+// Caller is the identity behind a request.
+type Caller struct {
+	GID  string
+	Name string
+	Kind string
+}
+
+type callerKey struct{}
+
+// WithCaller puts the identity of the connection into ctx.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// CallerFrom returns the identity of the connection, and false for a request
+// that was not authenticated.
+func CallerFrom(ctx context.Context) (Caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(Caller)
+	return c, ok
+}
