@@ -99,15 +99,16 @@ type Envelope struct {
 	Body      []byte
 
 	// Headers holds every string header as received or as signed, sig
-	// included. The signature covers these, not the typed fields, so that
-	// headers of a later minor version are covered too.
+	// included, but not the broker's own (x-…). The signature covers these,
+	// not the typed fields, so that headers of a later minor version are
+	// covered too.
 	Headers map[string]string
 }
 
 // Expired reports whether the envelope's life was over before now, with grace
 // for the skew between two hosts' clocks.
 func (e *Envelope) Expired(now time.Time, grace time.Duration) bool {
-	return e.ExpiresAt != 0 && now.UnixMilli() > e.ExpiresAt+grace.Milliseconds()
+	return e.ExpiresAt != 0 && now.Add(-grace).UnixMilli() > e.ExpiresAt
 }
 
 // Sent is the publish time as the sender stated it.

@@ -1,0 +1,43 @@
+package envelope
+
+import "time"
+
+// The lives of design §4.
+const (
+	MaxLife     = 7 * 24 * time.Hour // of any message
+	BriefLife   = 15 * time.Minute   // SEND and BROADCAST, unless asked otherwise
+	AskLife     = 2 * time.Minute    // ASK, unless asked otherwise (design §11)
+	SignalLife  = 10 * time.Minute   // signals that don't follow an ask
+	ControlLife = 90 * time.Second   // SPAWN, STOP, TRACE, unless asked otherwise (design §11)
+
+	// PresenceLife only keeps stale presence from piling up on a broker: a
+	// receiver orders presence by boot and sequence, not by time (design §8).
+	PresenceLife = time.Minute
+)
+
+// Life is how long a message of kind lives when its sender asked for asked; 0
+// asks for nothing. Kinds with a life of their own ignore the wish; no life is
+// over MaxLife or under a millisecond, the unit of expiresAt.
+func Life(kind Kind, asked time.Duration) time.Duration {
+	life, fixed := lifeOf(kind)
+	if !fixed && asked > 0 {
+		life = asked
+	}
+	return min(max(life, time.Millisecond), MaxLife)
+}
+
+func lifeOf(kind Kind) (life time.Duration, fixed bool) {
+	switch kind {
+	case Send, Broadcast:
+		return BriefLife, false
+	case Reply, Failed, Abandoned:
+		return MaxLife, true
+	case Ask, Answer: // an answer lives for the rest of its ask
+		return AskLife, false
+	case Spawn, Stop, Trace:
+		return ControlLife, false
+	case Presence:
+		return PresenceLife, true
+	}
+	return SignalLife, true
+}
