@@ -1,0 +1,106 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"fleetd/fault"
+)
+
+// maxFile bounds the configuration file, in bytes; a real one has a few
+// hundred.
+const maxFile = 1 << 20
+
+// fileLayer reads the file that is named first: by the flag, by
+// $BRIDGED_CONFIG, by default. Only the default one may be missing.
+func fileLayer(flag string, env map[string]string, here place) (name string, l layer, found []problem, err error) {
+	name, by := flag, "--config"
+	if name == "" {
+		name, by = env["BRIDGED_CONFIG"], "$BRIDGED_CONFIG"
+	}
+	optional := name == ""
+	if optional {
+		if here.home == "" {
+			return "", newLayer(), nil, nil
+		}
+		name, by = defaultFile, ""
+	}
+	abs, says := here.path(name)
+	if says != "" {
+		return "", newLayer(), nil, fault.New(fault.BadRequest, "%s: %s", by, says)
+	}
+	name = abs.(string)
+	data, err := readFile(name)
+	if optional && errors.Is(err, fs.ErrNotExist) {
+		return "", newLayer(), nil, nil
+	}
+	if err != nil {
+		if by != "" {
+			by = " (named by " + by + ")"
+		}
+		return "", newLayer(), nil, fault.Wrap(err, fault.BadRequest, "the configuration file %s%s cannot be read; correct its name or its rights", name, by)
+	}
+	l, found = parseFile(name, data, here.home)
+	return name, l, found, nil
+}
+
+func readFile(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("it is longer than %d bytes", maxFile)
+	}
+	return data, nil
+}
+
+// parseFile reads one YAML document. Relative paths in it are relative to its
+// own directory, so that they mean the same wherever the daemon is started.
+func parseFile(name string, data []byte, home string) (layer, []problem) {
+	l := newLayer()
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	doc := yaml.Node{}
+	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
+		return l, nil
+	} else if err != nil {
+		return l, []problem{notYAML(name, err)}
+	}
+	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return l, []problem{{where: name, says: "holds more than one YAML document; write one"}}
+	}
+	w := walker{
+		place:  place{home: home, dir: filepath.Dir(name)},
+		origin: l.origin,
+		locate: func(n *yaml.Node) string { return fmt.Sprintf("%s:%d:%d", name, n.Line, n.Column) },
+	}
+	if v, ok := w.value(doc.Content[0], schema, "").(map[string]any); ok {
+		l.values = v
+	}
+	return l, w.found
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: line (\d+): (.*)$`)
+
+// notYAML moves the line that the library found to where lines stand.
+func notYAML(name string, err error) problem {
+	says := strings.TrimPrefix(err.Error(), "yaml: ")
+	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
+		name, says = name+":"+m[1], m[2]
+	}
+	return problem{where: name, says: "this is not YAML: " + says}
+}
