@@ -1,0 +1,198 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"fleetd/fault"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// maxProblems bounds what Check reports.
+const maxProblems = 100
+
+// offline refuses maintenance while the writer runs.
+func (s *Store) offline(what string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase == running || s.phase == draining {
+		return fault.New(fault.Conflict, "the store is in use, so it cannot be %s; stop the daemon first", what)
+	}
+	return nil
+}
+
+// Check reads the whole file and returns nil if its pages and all its records
+// are sound, else STORE_UNAVAILABLE whose cause lists up to a hundred problems.
+// It is refused while Run runs. A check that has begun goes through the file
+// even if ctx ends; then its verdict is ctx's error.
+func (s *Store) Check(ctx context.Context) error {
+	if err := s.offline("checked"); err != nil {
+		return err
+	}
+	db := s.db.Load()
+	if db == nil {
+		return errClosed()
+	}
+	problems := checkPages(db)
+	if len(problems) == 0 { // records of broken pages cannot be walked
+		problems = s.checkRecords()
+	}
+	if err := ctx.Err(); err != nil {
+		return fault.Wrap(err, fault.StoreUnavailable, "the check of %s was cancelled; run it again", s.path)
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return fault.Wrap(errors.Join(problems...), fault.StoreUnavailable,
+		"the store %s is damaged; keep a copy of it, restore an earlier one or start with an empty one", s.path)
+}
+
+// checkPages drains the library's channel to its end: its sender waits for
+// that.
+func checkPages(db *bolt.DB) (problems []error) {
+	err := db.View(func(tx *bolt.Tx) error {
+		for err := range tx.Check() {
+			if len(problems) < maxProblems {
+				problems = append(problems, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		problems = append(problems, err)
+	}
+	return problems
+}
+
+// checkRecords reads every record of the families of fixed depth with its own
+// decoder, and in seen and trace each entry of each slot.
+func (s *Store) checkRecords() (problems []error) {
+	note := func(err error) {
+		if err != nil && len(problems) < maxProblems {
+			problems = append(problems, err)
+		}
+	}
+	err := s.View(func(tx *Tx) error {
+		_, err := tx.Boot()
+		note(err)
+		_, err = tx.HostID()
+		note(err)
+		note(checkIDs[Entity](tx, bucketEntities))
+		note(checkIDs[Home](tx, bucketHomes))
+		note(tx.each(nil, bucketTokens, func(_, v []byte) error { return wantVersion(bucketTokens, v) }))
+		note(tx.each(nil, bucketBriefs, func(_, v []byte) error { _, err := decodeBrief(v); return err }))
+		note(tx.each(nil, bucketKeys, func(_, v []byte) error { _, err := decodeKey(v); return err }))
+		note(tx.eachSlot(bucketSeen, func(_, v []byte) error { _, err := decodeSeen(v); return err }))
+		note(tx.eachSlot(bucketTrace, func(_, v []byte) error { return decode(bucketTrace, v, new(Event)) }))
+		note(tx.checkHeld())
+		note(tx.checkOutbox())
+		return nil
+	})
+	note(err)
+	return problems
+}
+
+func wantVersion(bucket string, v []byte) error {
+	if len(v) == 0 || v[0] != recordVersion {
+		return damaged(bucket, errDamaged)
+	}
+	return nil
+}
+
+func checkIDs[T any](tx *Tx, bucket string) error {
+	return tx.each(nil, bucket, func(_, v []byte) error {
+		var record T
+		return decode(bucket, v, &record)
+	})
+}
+
+// each walks the bucket at name and parts.
+func (tx *Tx) each(parts []string, name string, fn func(k, v []byte) error) error {
+	b, err := tx.bucket(append([]string{name}, parts...)...)
+	if err != nil {
+		return err
+	}
+	return b.ForEach(fn)
+}
+
+// eachSlot walks all nested buckets of the bucket name.
+func (tx *Tx) eachSlot(name string, fn func(k, v []byte) error) error {
+	b, err := tx.bucket(name)
+	if err != nil {
+		return err
+	}
+	return b.ForEachBucket(func(k []byte) error { return b.Bucket(k).ForEach(fn) })
+}
+
+// checkHeld compares the totals with what they count.
+func (tx *Tx) checkHeld() error {
+	sums := map[string]HeldTotals{}
+	err := tx.each([]string{heldEntries}, bucketHeld, func(k, v []byte) error {
+		h, size, err := heldHead(v)
+		if err != nil {
+			return err
+		}
+		t := sums[string(k[:idLen])]
+		t.Count, t.Bytes = t.Count+1, t.Bytes+int64(size)
+		if h.Local {
+			t.Local++
+		}
+		sums[string(k[:idLen])] = t
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = tx.each([]string{heldTotals}, bucketHeld, func(k, v []byte) error {
+		t, err := decodeTotals(v)
+		if err == nil && t != sums[string(k)] {
+			err = damaged(bucketHeld, fmt.Errorf("totals of %s say %+v, its entries %+v", idText(k), t, sums[string(k)]))
+		}
+		delete(sums, string(k))
+		return err
+	})
+	if err == nil && len(sums) > 0 {
+		err = damaged(bucketHeld, fmt.Errorf("%d recipients have entries but no totals", len(sums)))
+	}
+	return err
+}
+
+// checkOutbox compares the indexes with the intents.
+func (tx *Tx) checkOutbox() error {
+	o, err := tx.outbox()
+	if err != nil {
+		return err
+	}
+	intents := 0
+	err = o.intents.ForEach(func(id, v []byte) error {
+		var in Intent
+		if err := decode(bucketOutbox, v, &in); err != nil {
+			return err
+		}
+		intents++
+		indexed := o.ended.Get(endedKey(in.EndedAt, id)) != nil
+		if in.State != IntentEnded {
+			v := o.open.Get(u64(in.Seq))
+			indexed = len(v) == 1+idLen && bytes.Equal(v[1:], id)
+		}
+		if !indexed {
+			return damaged(bucketOutbox, fmt.Errorf("intent %s is missing in its index", idText(id)))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n := o.open.Stats().KeyN + o.ended.Stats().KeyN; n != intents {
+		return damaged(bucketOutbox, fmt.Errorf("%d index entries for %d intents", n, intents))
+	}
+	return o.bodies.ForEach(func(id, v []byte) error {
+		if o.intents.Get(id) == nil {
+			return damaged(bucketOutbox, fmt.Errorf("body of %s without an intent", idText(id)))
+		}
+		return wantVersion(bucketOutbox, v)
+	})
+}

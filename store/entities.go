@@ -1,0 +1,126 @@
+package store
+
+import (
+	"bytes"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// The states of an Entity. One that is stopping is resumed after a crash; one
+// that is gone stays gone (design §9).
+const (
+	EntityLive     = "live"
+	EntityStopping = "stopping"
+	EntityGone     = "gone"
+)
+
+// Entity is the identity of something local with an inbox (design §1).
+type Entity struct {
+	GID       string
+	Kind      string // "worker", "main" or "orchestrator"
+	Name      string
+	Groups    []string
+	Pane      string // of a worker
+	Terminal  string
+	AgentKind string
+	State     string
+	CreatedAt int64 // Unix ms
+	GoneAt    int64 // Unix ms, 0 while it lives
+}
+
+// PutEntity stores e under its gid, new or not.
+func (tx *Tx) PutEntity(e Entity) error {
+	return putByID(tx, bucketEntities, e.GID, e)
+}
+
+// Entity returns the entity of gid.
+func (tx *Tx) Entity(gid string) (Entity, bool, error) {
+	return getByID[Entity](tx, bucketEntities, gid)
+}
+
+// Entities returns all entities, gone ones too, in order of their gids, which
+// is the order in which they were made.
+func (tx *Tx) Entities() ([]Entity, error) {
+	return allByID[Entity](tx, bucketEntities)
+}
+
+// DeleteEntity forgets gid and its tokens.
+func (tx *Tx) DeleteEntity(gid string) error {
+	if err := deleteByID(tx, bucketEntities, gid); err != nil {
+		return err
+	}
+	return tx.DeleteTokens(gid)
+}
+
+// PutToken makes the token with this hash one of gid's. Tokens themselves are
+// never stored.
+func (tx *Tx) PutToken(hash [32]byte, gid string) error {
+	b, err := tx.bucket(bucketTokens)
+	if err != nil {
+		return err
+	}
+	id, err := idKey("gid", gid)
+	if err != nil {
+		return err
+	}
+	return tx.put(b, hash[:], append([]byte{recordVersion}, id...))
+}
+
+// TokenOwner returns the gid whose token has this hash.
+func (tx *Tx) TokenOwner(hash [32]byte) (gid string, ok bool, err error) {
+	b, err := tx.bucket(bucketTokens)
+	if err != nil {
+		return "", false, err
+	}
+	v := b.Get(hash[:])
+	if v == nil {
+		return "", false, nil
+	}
+	if len(v) != 1+idLen || v[0] != recordVersion {
+		return "", false, damaged(bucketTokens, errDamaged)
+	}
+	return idText(v[1:]), true, nil
+}
+
+// DeleteToken forgets one token; it need not exist.
+func (tx *Tx) DeleteToken(hash [32]byte) error {
+	b, err := tx.bucket(bucketTokens)
+	if err != nil {
+		return err
+	}
+	_, err = tx.delete(b, hash[:])
+	return err
+}
+
+// DeleteTokens forgets all tokens of gid. It scans them: there are a few per
+// entity.
+func (tx *Tx) DeleteTokens(gid string) error {
+	b, err := tx.bucket(bucketTokens)
+	if err != nil {
+		return err
+	}
+	id, err := idKey("gid", gid)
+	if err != nil {
+		return err
+	}
+	var own [][]byte
+	err = b.ForEach(func(k, v []byte) error {
+		if len(v) == 1+idLen && bytes.Equal(v[1:], id) {
+			own = append(own, clone(k))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return tx.deleteAll(b, own)
+}
+
+func (tx *Tx) deleteAll(b *bolt.Bucket, keys [][]byte) error {
+	for _, k := range keys {
+		if _, err := tx.delete(b, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fault"
+)
+
+const (
+	probeFirst = 100 * time.Millisecond
+	probeLast  = 2 * time.Second
+	// probeMax bounds the size of a probe, in bytes.
+	probeMax = 1 << 20
+)
+
+// outage is a time in which commits fail.
+type outage struct {
+	since time.Time
+	cause error
+}
+
+func (o *outage) fault() error {
+	return fault.Wrap(o.cause, fault.StoreUnavailable,
+		"the store cannot be written since %s, so nothing is taken; free or mend the disk, work goes on by itself when writes succeed again",
+		o.since.Format(time.RFC3339))
+}
+
+// Healthy returns nil, or STORE_UNAVAILABLE with the time since which commits
+// fail.
+func (s *Store) Healthy() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.down == nil {
+		return nil
+	}
+	return s.down.fault()
+}
+
+// failed begins an outage: everybody who waits is told, and what nobody waits
+// for goes back to the head of the queue. A commit that fails may yet have
+// reached the disk; functions are repeatable, so trying again is safe.
+func (s *Store) failed(batch []*request, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Failures++
+	s.failedBytes = s.lastBytes
+	s.down = &outage{since: s.opts.Now(), cause: cause}
+	s.log.Error("the store cannot be written", "error", cause)
+	all := append(batch, s.queue...)
+	s.queue, s.riders = nil, 0
+	for _, r := range all {
+		if r.done != nil {
+			r.done <- s.down.fault()
+			continue
+		}
+		s.queue = append(s.queue, r)
+		s.riders++
+	}
+}
+
+// awaitWrites probes until a write works or the writer is to end.
+func (s *Store) awaitWrites(ctx context.Context) bool {
+	for wait := probeFirst; ; wait = min(2*wait, probeLast) {
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		case <-s.stop:
+		}
+		t.Stop()
+		if s.stopping(ctx) {
+			return false
+		}
+		if s.probe() == nil {
+			s.recovered()
+			return true
+		}
+	}
+}
+
+// probe writes as much as the commit that failed did, up to a bound: on a disk
+// that is nearly full a few bytes still fit where a body does not.
+func (s *Store) probe() error {
+	size := min(s.failedBytes, probeMax)
+	return s.update(func(tx *Tx) error {
+		b, err := tx.bucket(bucketMeta)
+		if err != nil {
+			return err
+		}
+		value := make([]byte, 1+size)
+		value[0] = recordVersion
+		return b.Put(keyProbe, value) // not tx.put: a probe is not what failed
+	})
+}
+
+// recovered ends the outage. The probe's record is removed with the next
+// commit.
+func (s *Store) recovered() {
+	s.Later(func(tx *Tx) error {
+		b, err := tx.bucket(bucketMeta)
+		if err != nil {
+			return err
+		}
+		_, err = tx.delete(b, keyProbe)
+		return err
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log.Info("the store can be written again", "since", s.down.since)
+	s.down = nil
+}

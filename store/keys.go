@@ -1,0 +1,130 @@
+package store
+
+import (
+	"encoding/binary"
+	"time"
+
+	"fleetd/fault"
+)
+
+const (
+	// keyLife is how long an idempotency key is remembered (design §5).
+	keyLife = 24 * time.Hour
+	// maxKeyText bounds an idempotency key, in bytes.
+	maxKeyText = 1024
+	// PruneLimit is the most entries that one PruneKeys removes: random keys
+	// are dear to delete (library fact §2), and no commit should last long.
+	PruneLimit = 1000
+)
+
+// Key is what an idempotency key stands for (design §5).
+type Key struct {
+	MsgID string   // or the spawnId
+	Hash  [32]byte // of content and recipient
+	At    int64    // Unix ms
+	Call  string   // the call that used it: send, reply, broadcast, spawn
+}
+
+// keyHead is the fixed part of a Key's value: version, At, Hash. Pruning reads
+// no further.
+const keyHead = 1 + 8 + 32
+
+// idempotencyKey is gid, then the caller's text.
+func idempotencyKey(gid, key string) ([]byte, error) {
+	id, err := idKey("gid", gid)
+	if err != nil {
+		return nil, err
+	}
+	if key == "" || len(key) > maxKeyText {
+		return nil, fault.New(fault.BadRequest, "an idempotency key has 1 to %d bytes, this one has %d; use a shorter one", maxKeyText, len(key))
+	}
+	return append(id, key...), nil
+}
+
+// PutKey notes what key of gid stands for.
+func (tx *Tx) PutKey(gid, key string, k Key) error {
+	b, err := tx.bucket(bucketKeys)
+	if err != nil {
+		return err
+	}
+	bk, err := idempotencyKey(gid, key)
+	if err != nil {
+		return err
+	}
+	if len(k.MsgID) > 255 {
+		return bad("message id", k.MsgID, nil)
+	}
+	v := append([]byte{recordVersion}, millisKey(k.At)...)
+	v = append(v, k.Hash[:]...)
+	v = append(v, byte(len(k.MsgID)))
+	v = append(v, k.MsgID...)
+	return tx.put(b, bk, append(v, k.Call...))
+}
+
+// KeyOf returns what key of gid stands for. It may be older than 24 hours and
+// not yet pruned: At says.
+func (tx *Tx) KeyOf(gid, key string) (Key, bool, error) {
+	b, err := tx.bucket(bucketKeys)
+	if err != nil {
+		return Key{}, false, err
+	}
+	bk, err := idempotencyKey(gid, key)
+	if err != nil {
+		return Key{}, false, err
+	}
+	v := b.Get(bk)
+	if v == nil {
+		return Key{}, false, nil
+	}
+	k, err := decodeKey(v)
+	return k, err == nil, err
+}
+
+// DeleteKey forgets a key, which need not exist.
+func (tx *Tx) DeleteKey(gid, key string) error {
+	b, err := tx.bucket(bucketKeys)
+	if err != nil {
+		return err
+	}
+	bk, err := idempotencyKey(gid, key)
+	if err != nil {
+		return err
+	}
+	_, err = tx.delete(b, bk)
+	return err
+}
+
+func decodeKey(v []byte) (Key, error) {
+	if len(v) < keyHead+1 || v[0] != recordVersion {
+		return Key{}, short(bucketKeys, len(v), keyHead+1)
+	}
+	k := Key{At: int64(binary.BigEndian.Uint64(v[1:9]))}
+	copy(k.Hash[:], v[9:keyHead])
+	n, rest := int(v[keyHead]), v[keyHead+1:]
+	if len(rest) < n {
+		return Key{}, short(bucketKeys, len(rest), n)
+	}
+	k.MsgID, k.Call = string(rest[:n]), string(rest[n:])
+	return k, nil
+}
+
+// PruneKeys forgets keys older than 24 hours, PruneLimit at most, and returns
+// how many. Call again while it returns PruneLimit.
+func (tx *Tx) PruneKeys(now time.Time) (int, error) {
+	b, err := tx.bucket(bucketKeys)
+	if err != nil {
+		return 0, err
+	}
+	limit := now.Add(-keyLife).UnixMilli()
+	var old [][]byte
+	c := b.Cursor()
+	for k, v := c.First(); k != nil && len(old) < PruneLimit; k, v = c.Next() {
+		if len(v) < keyHead {
+			return 0, short(bucketKeys, len(v), keyHead)
+		}
+		if int64(binary.BigEndian.Uint64(v[1:9])) < limit {
+			old = append(old, clone(k))
+		}
+	}
+	return len(old), tx.deleteAll(b, old)
+}

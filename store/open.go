@@ -1,0 +1,235 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fleetd/fault"
+
+	"github.com/hashicorp/go-hclog"
+	bolt "go.etcd.io/bbolt"
+)
+
+// DefaultFile is the name of the store's file in the data directory.
+const DefaultFile = "bridged.db"
+
+const (
+	defaultLockTimeout = time.Second
+	defaultMaxBatch    = 256
+	// initialMap is address space, not file size; a map that need not grow
+	// never makes the writer wait for readers (library fact §2).
+	initialMap = 256 << 20
+)
+
+// Options say where the store lives and how it behaves.
+type Options struct {
+	Dir         string                 // the data directory, made with mode 0700 if absent
+	File        string                 // name in Dir, default DefaultFile
+	Steps       []func(*bolt.Tx) error // schema steps, oldest first (package migrations)
+	Now         func() time.Time       // default time.Now
+	Logger      hclog.Logger           // default: none
+	LockTimeout time.Duration          // wait for a held lock, default 1 s
+	MaxBatch    int                    // most requests in one commit, default 256
+	MaxSize     int                    // bytes the file may grow to, 0 = no bound; then writes fail as on a full disk
+
+	hooks hooks
+}
+
+// hooks let tests stand in for a disk that fails or is slow.
+type hooks struct {
+	// beforeCommit runs in the writer, inside each transaction, after its
+	// functions; an error makes the commit fail.
+	beforeCommit func() error
+}
+
+func (o *Options) fill() error {
+	if o.Dir == "" || len(o.Steps) == 0 {
+		return fault.New(fault.Internal, "the store was opened without a directory or without schema steps; this is a defect of the program")
+	}
+	if o.File == "" {
+		o.File = DefaultFile
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	if o.LockTimeout <= 0 {
+		o.LockTimeout = defaultLockTimeout
+	}
+	if o.MaxBatch <= 0 {
+		o.MaxBatch = defaultMaxBatch
+	}
+	return nil
+}
+
+// Store is the open file. Its methods may be called from any goroutine.
+type Store struct {
+	opts Options
+	path string
+	log  hclog.Logger
+	db   atomic.Pointer[bolt.DB] // replaced by Compact
+
+	wake chan struct{} // one slot: there is something to commit, or to stop for
+	stop chan struct{} // closed by Close
+	once sync.Once     // of stop
+	over chan struct{} // closed when Run has ended
+
+	mu     sync.Mutex
+	phase  phase
+	begun  bool       // Run was called
+	queue  []*request // in order of arrival
+	riders int        // of them, those that nobody waits for
+	events []Event    // trace not yet committed
+	since  time.Time  // when the oldest rider or event came
+	down   *outage    // nil while writes work
+	stats  counters
+
+	lastBytes   int64 // put by the latest transaction; the writer's own
+	failedBytes int64 // put by the latest that failed; the writer's own
+}
+
+// Open opens the store, making it if there is none. The directory and the file
+// must belong to this user alone. A store that another process holds, that a
+// newer build has written or that is damaged is refused with a sentence that
+// says so; one of an older schema is copied aside and moved forward.
+func Open(ctx context.Context, opts Options) (*Store, error) {
+	if err := opts.fill(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fault.Wrap(err, fault.StoreUnavailable, "the start was cancelled before the store was opened; start again")
+	}
+	s := &Store{
+		opts: opts,
+		path: filepath.Join(opts.Dir, opts.File),
+		log:  opts.Logger,
+		wake: make(chan struct{}, 1),
+		stop: make(chan struct{}),
+		over: make(chan struct{}),
+	}
+	if err := prepareDir(opts.Dir); err != nil {
+		return nil, err
+	}
+	if err := checkFile(s.path); err != nil {
+		return nil, err
+	}
+	db, err := openBolt(s.path, opts.boltOptions())
+	if errors.Is(err, bolt.ErrTimeout) {
+		return nil, heldError(s.path)
+	}
+	if err != nil {
+		return nil, openError(s.path, err)
+	}
+	s.db.Store(db)
+	if err := s.settle(ctx, db); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return s, nil
+}
+
+// settle does what only the holder of the lock may do before others look in.
+func (s *Store) settle(ctx context.Context, db *bolt.DB) error {
+	if err := writeHolder(s.path, s.opts.Now()); err != nil {
+		return openError(s.path, err)
+	}
+	err := removeLeftovers(s.path)
+	if err != nil {
+		err = openError(s.path, err)
+	} else if err = s.migrate(ctx, db); err == nil {
+		if err = syncDir(s.opts.Dir); err != nil {
+			err = openError(s.path, err)
+		}
+	}
+	if err != nil {
+		return errors.Join(err, removeHolder(s.path))
+	}
+	return nil
+}
+
+func openError(path string, cause error) error {
+	return fault.Wrap(cause, fault.StoreUnavailable, "the store %s cannot be opened; see the cause, mend it and start again", path)
+}
+
+func (o *Options) boltOptions() *bolt.Options {
+	return &bolt.Options{
+		Timeout:         o.LockTimeout,
+		FreelistType:    bolt.FreelistMapType,
+		NoFreelistSync:  true,
+		InitialMmapSize: initialMap,
+		MaxSize:         o.MaxSize,
+	}
+}
+
+// openBolt opens the file. The library panics on a damaged one, since it scans
+// all of it for free pages; that is an error like any other here.
+func openBolt(path string, opts *bolt.Options) (db *bolt.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fault.Wrap(fmt.Errorf("%v", p), fault.StoreUnavailable,
+				"the store %s is damaged; move it away and restore a copy (%s.schema-*.bak, a backup), or start with an empty one", path, path)
+		}
+	}()
+	return bolt.Open(path, 0o600, opts)
+}
+
+// Close ends Run if it still runs, waits for it and for open Views, and closes
+// the file. It may be called twice.
+func (s *Store) Close() error {
+	s.once.Do(func() { close(s.stop) })
+	if s.retire() {
+		<-s.over
+	}
+	db := s.db.Swap(nil)
+	if db == nil {
+		return nil
+	}
+	err := errors.Join(removeHolder(s.path), db.Close())
+	if err != nil {
+		return fault.Wrap(err, fault.StoreUnavailable, "the store %s was not closed cleanly; nothing that was acknowledged is lost", s.path)
+	}
+	return nil
+}
+
+// Path returns the path of the file.
+func (s *Store) Path() string { return s.path }
+
+// View runs fn in a read transaction and returns its error. It sees what is
+// committed. fn copies out and returns: an open View holds up growth of the
+// file, so fn does no I/O, waits for nothing, and calls neither Write nor View.
+func (s *Store) View(fn func(*Tx) error) error {
+	db := s.db.Load()
+	if db == nil {
+		return errClosed()
+	}
+	var inner error
+	err := db.View(func(tx *bolt.Tx) error {
+		inner = fn(&Tx{bolt: tx})
+		return nil
+	})
+	if err != nil {
+		return fault.Wrap(err, fault.StoreUnavailable, "the store %s cannot be read; see the log", s.path)
+	}
+	return inner
+}
+
+func errClosed() error {
+	return fault.New(fault.StoreUnavailable, "the store is closed because the gateway stops; ask again when it runs")
+}
+
+// syncDir makes the names in dir durable.
+func syncDir(dir string) (err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Sync()
+}

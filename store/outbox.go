@@ -1,0 +1,266 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// The outbox bucket has four parts. Bodies lie apart, so that a change of
+// state does not write them again; the two indexes spare the boot and the
+// sweeper a scan of a day of ended intents.
+const (
+	outboxIntents = "intents" // msgId → Intent without body
+	outboxBodies  = "bodies"  // msgId → body
+	outboxOpen    = "open"    // seq → msgId, of intents that are not ended
+	outboxEnded   = "ended"   // EndedAt+msgId, of those that are
+)
+
+// The states of an Intent (design §5).
+const (
+	IntentIntended = "intended"
+	IntentInDoubt  = "in_doubt"
+	IntentAccepted = "accepted"
+	IntentDeferred = "deferred"
+	IntentEnded    = "ended"
+)
+
+// Intent is a message that leaves for another host: what it says, how far it
+// came and what became of it (design §5).
+type Intent struct {
+	MsgID         string
+	TraceID       string
+	Kind          string
+	From          string
+	To            string // gid or broadcast key
+	ToHost        string
+	ToName        string
+	ToKind        string
+	InReplyTo     string
+	Reason        string
+	Hops          int
+	TS            int64 // Unix ms
+	ExpiresAt     int64 // Unix ms
+	State         string
+	Outcome       string // last word, once there is one
+	OutcomeReason string
+	Seq           uint64 // order of leaving; PutIntent assigns it
+	Headers       map[string]string
+	Body          []byte `json:"-"`
+	Recipients    []Recipient
+	Key           string // idempotency key, if the caller gave one
+	EndedAt       int64  // Unix ms, 0 while open
+	NextQuery     int64  // Unix ms
+	Queries       int
+}
+
+// Recipient is one entry of an Intent that several entities receive.
+type Recipient struct {
+	GID     string
+	Host    string
+	Name    string
+	State   string
+	Outcome string
+	Reason  string
+}
+
+// outboxBuckets holds the four parts while an intent is changed.
+type outboxBuckets struct{ intents, bodies, open, ended *bolt.Bucket }
+
+func (tx *Tx) outbox() (o outboxBuckets, err error) {
+	for name, part := range map[string]**bolt.Bucket{
+		outboxIntents: &o.intents, outboxBodies: &o.bodies,
+		outboxOpen: &o.open, outboxEnded: &o.ended,
+	} {
+		if *part, err = tx.ordered(bucketOutbox, name); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// PutIntent stores in under its MsgID, new or not, and returns its Seq; a Seq
+// of 0 gets the next one, or keeps the stored one. A nil Body leaves the
+// stored body as it is (DropBody removes it), an equal one is not written
+// again.
+func (tx *Tx) PutIntent(in Intent) (uint64, error) {
+	o, err := tx.outbox()
+	if err != nil {
+		return 0, err
+	}
+	id, err := idKey("message id", in.MsgID)
+	if err != nil {
+		return 0, err
+	}
+	old, found, err := tx.unindex(o, id)
+	if err != nil {
+		return 0, err
+	}
+	if in.Seq == 0 && found {
+		in.Seq = old.Seq
+	}
+	if in.Seq == 0 {
+		if in.Seq, err = tx.nextSeq(o.intents); err != nil {
+			return 0, err
+		}
+	}
+	if err := tx.putRecord(o.intents, id, in); err != nil {
+		return 0, err
+	}
+	if err := tx.putBody(o.bodies, id, in.Body); err != nil {
+		return 0, err
+	}
+	return in.Seq, tx.index(o, id, in)
+}
+
+func (tx *Tx) putBody(bodies *bolt.Bucket, id, body []byte) error {
+	if body == nil {
+		return nil
+	}
+	if v := bodies.Get(id); len(v) > 0 && v[0] == recordVersion && bytes.Equal(v[1:], body) {
+		return nil
+	}
+	return tx.put(bodies, id, append([]byte{recordVersion}, body...))
+}
+
+func endedKey(endedAt int64, id []byte) []byte { return append(millisKey(endedAt), id...) }
+
+func (tx *Tx) index(o outboxBuckets, id []byte, in Intent) error {
+	if in.State == IntentEnded {
+		return tx.put(o.ended, endedKey(in.EndedAt, id), present)
+	}
+	return tx.put(o.open, u64(in.Seq), append([]byte{recordVersion}, id...))
+}
+
+// unindex removes the index entries of the stored intent, if there is one, and
+// returns it.
+func (tx *Tx) unindex(o outboxBuckets, id []byte) (old Intent, found bool, err error) {
+	v := o.intents.Get(id)
+	if v == nil {
+		return old, false, nil
+	}
+	if err := decode(bucketOutbox, v, &old); err != nil {
+		return old, false, err
+	}
+	if old.State == IntentEnded {
+		_, err = tx.delete(o.ended, endedKey(old.EndedAt, id))
+	} else {
+		_, err = tx.delete(o.open, u64(old.Seq))
+	}
+	return old, true, err
+}
+
+// Intent returns the intent of msgID with its body, if that is still stored.
+func (tx *Tx) Intent(msgID string) (Intent, bool, error) {
+	o, err := tx.outbox()
+	if err != nil {
+		return Intent{}, false, err
+	}
+	id, err := idKey("message id", msgID)
+	if err != nil {
+		return Intent{}, false, err
+	}
+	return o.load(id)
+}
+
+func (o outboxBuckets) load(id []byte) (in Intent, ok bool, err error) {
+	v := o.intents.Get(id)
+	if v == nil {
+		return in, false, nil
+	}
+	if err := decode(bucketOutbox, v, &in); err != nil {
+		return in, false, err
+	}
+	if body := o.bodies.Get(id); body != nil {
+		in.Body = append([]byte{}, body[1:]...) // not nil: an empty body is one
+	}
+	return in, true, nil
+}
+
+// DropBody forgets the body of msgID; neither need exist. Putting an Intent
+// that still carries the Body stores it again.
+func (tx *Tx) DropBody(msgID string) error {
+	o, err := tx.outbox()
+	if err != nil {
+		return err
+	}
+	id, err := idKey("message id", msgID)
+	if err != nil {
+		return err
+	}
+	_, err = tx.delete(o.bodies, id)
+	return err
+}
+
+// DeleteIntent forgets msgID and its body; it need not exist.
+func (tx *Tx) DeleteIntent(msgID string) error {
+	o, err := tx.outbox()
+	if err != nil {
+		return err
+	}
+	id, err := idKey("message id", msgID)
+	if err != nil {
+		return err
+	}
+	if _, _, err := tx.unindex(o, id); err != nil {
+		return err
+	}
+	return tx.deleteEach(id, o.intents, o.bodies)
+}
+
+func (tx *Tx) deleteEach(key []byte, buckets ...*bolt.Bucket) error {
+	for _, b := range buckets {
+		if _, err := tx.delete(b, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OpenIntents returns the intents that are not ended, in order of Seq, with
+// the bodies that are still stored.
+func (tx *Tx) OpenIntents() ([]Intent, error) {
+	o, err := tx.outbox()
+	if err != nil {
+		return nil, err
+	}
+	var all []Intent
+	err = o.open.ForEach(func(_, v []byte) error {
+		if len(v) != 1+idLen {
+			return short(bucketOutbox, len(v), 1+idLen)
+		}
+		in, ok, err := o.load(v[1:])
+		if ok {
+			all = append(all, in)
+		}
+		return err
+	})
+	return all, err
+}
+
+// EndedBefore returns the intents that ended before t, oldest first and
+// without bodies.
+func (tx *Tx) EndedBefore(t time.Time) ([]Intent, error) {
+	o, err := tx.outbox()
+	if err != nil {
+		return nil, err
+	}
+	var all []Intent
+	c := o.ended.Cursor()
+	for k, _ := c.First(); k != nil; k, _ = c.Next() {
+		if len(k) != 8+idLen {
+			return nil, short(bucketOutbox, len(k), 8+idLen)
+		}
+		if int64(binary.BigEndian.Uint64(k[:8])) >= t.UnixMilli() {
+			break
+		}
+		var in Intent
+		if err := decode(bucketOutbox, o.intents.Get(k[8:]), &in); err != nil {
+			return nil, err
+		}
+		all = append(all, in)
+	}
+	return all, nil
+}

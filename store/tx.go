@@ -1,0 +1,148 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+
+	"fleetd/fault"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// The buckets of design §10. Step 1 of the schema creates them; their names
+// are part of the file's form and never change without a step.
+const (
+	bucketMeta     = "meta"
+	bucketEntities = "entities"
+	bucketTokens   = "tokens"
+	bucketSeen     = "seen"
+	bucketBriefs   = "briefs"
+	bucketHeld     = "held"
+	bucketOutbox   = "outbox"
+	bucketKeys     = "keys"
+	bucketHomes    = "homes"
+	bucketSpawns   = "spawns"
+	bucketTrace    = "trace"
+)
+
+// orderedFill packs the pages of buckets whose keys arrive in rising order
+// (library fact §2: a quarter smaller than the default of 0.5).
+const orderedFill = 0.9
+
+// Tx is one transaction, given to the functions of Write, Later and View and
+// invalid after they return. What its methods return is a copy and may be
+// kept. A Tx of a View refuses to write.
+type Tx struct {
+	bolt    *bolt.Tx
+	changes int   // puts and deletes so far
+	bytes   int64 // size of what was put
+}
+
+// bucket returns the bucket at path, from the root down.
+func (tx *Tx) bucket(path ...string) (*bolt.Bucket, error) {
+	b := tx.bolt.Bucket([]byte(path[0]))
+	for _, name := range path[1:] {
+		if b == nil {
+			break
+		}
+		b = b.Bucket([]byte(name))
+	}
+	if b == nil {
+		return nil, damaged(path[0], fmt.Errorf("bucket %v is missing", path))
+	}
+	return b, nil
+}
+
+// ordered returns the bucket at path set up for keys in rising order.
+func (tx *Tx) ordered(path ...string) (*bolt.Bucket, error) {
+	b, err := tx.bucket(path...)
+	if err == nil {
+		b.FillPercent = orderedFill
+	}
+	return b, err
+}
+
+func (tx *Tx) put(b *bolt.Bucket, key, value []byte) error {
+	if err := b.Put(key, value); err != nil {
+		return fault.Wrap(err, fault.Internal, "a record was not accepted by the store; see the log")
+	}
+	tx.changes++
+	tx.bytes += int64(len(key) + len(value))
+	return nil
+}
+
+// delete removes key, which need not exist, and reports whether it did.
+func (tx *Tx) delete(b *bolt.Bucket, key []byte) (bool, error) {
+	if b.Get(key) == nil {
+		return false, nil
+	}
+	if err := b.Delete(key); err != nil {
+		return false, fault.Wrap(err, fault.Internal, "a record could not be removed from the store; see the log")
+	}
+	tx.changes++
+	return true, nil
+}
+
+// putRecord encodes v and stores it under key.
+func (tx *Tx) putRecord(b *bolt.Bucket, key []byte, v any) error {
+	value, err := encode(v)
+	if err != nil {
+		return err
+	}
+	return tx.put(b, key, value)
+}
+
+// nextSeq returns the next number of b's own sequence, 1 first.
+func (tx *Tx) nextSeq(b *bolt.Bucket) (uint64, error) {
+	seq, err := b.NextSequence()
+	if err != nil {
+		return 0, fault.Wrap(err, fault.Internal, "the store gave no sequence number; see the log")
+	}
+	tx.changes++
+	return seq, nil
+}
+
+// slot returns the nested bucket of b that is named by a number (a day, an
+// hour), nil if there is none and create is false.
+func (tx *Tx) slot(b *bolt.Bucket, number uint32, create bool) (*bolt.Bucket, error) {
+	name := u32(number)
+	if s := b.Bucket(name); s != nil || !create {
+		return s, nil
+	}
+	s, err := b.CreateBucket(name)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Internal, "the store could not begin a new bucket; see the log")
+	}
+	tx.changes++
+	return s, nil
+}
+
+// dropSlots removes the nested buckets of b numbered below first, whole, and
+// returns how many there were.
+func (tx *Tx) dropSlots(b *bolt.Bucket, first uint32) (int, error) {
+	var old [][]byte
+	limit := u32(first)
+	c := b.Cursor()
+	for k, _ := c.First(); k != nil && bytes.Compare(k, limit) < 0; k, _ = c.Next() {
+		old = append(old, clone(k))
+	}
+	for _, k := range old {
+		if err := b.DeleteBucket(k); err != nil {
+			return 0, fault.Wrap(err, fault.Internal, "old records could not be removed from the store; see the log")
+		}
+		tx.changes++
+	}
+	return len(old), nil
+}
+
+// prefixed calls fn for each entry whose key begins with prefix, in order.
+// Neither slice may be kept; fn must not write.
+func prefixed(b *bolt.Bucket, prefix []byte, fn func(key, value []byte) error) error {
+	c := b.Cursor()
+	for k, v := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, v = c.Next() {
+		if err := fn(k, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
