@@ -1,10 +1,6 @@
 package store
 
-import (
-	"encoding/binary"
-
-	bolt "go.etcd.io/bbolt"
-)
+import bolt "go.etcd.io/bbolt"
 
 // Brief is a brief that is being injected into a local worker or is open
 // there (design §6); all that the scan at boot reads.
@@ -36,30 +32,28 @@ func seqKey(gid string, seq uint64) ([]byte, error) {
 	return append(key, u64(seq)...), nil
 }
 
-// PutBrief stores br and returns its Seq. A br with Seq 0 is new and gets the
-// next one, else the record of that Seq is replaced.
-func (tx *Tx) PutBrief(br Brief) (uint64, error) {
+// PutBrief stores br. One with Seq 0 is new and gets the next number, else the
+// record of that Seq is replaced, body included.
+func (tx *Tx) PutBrief(br Brief) error {
 	b, err := tx.ordered(bucketBriefs)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := idKey("gid", br.GID); err != nil {
-		return 0, err
+		return err
 	}
-	if br.Seq == 0 {
-		if br.Seq, err = tx.nextSeq(b); err != nil {
-			return 0, err
-		}
+	if br.Seq, err = tx.sequence(b, br.Seq); err != nil {
+		return err
 	}
 	key, err := seqKey(br.GID, br.Seq)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	value, err := encodeBody(br, br.Body)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return br.Seq, tx.put(b, key, value)
+	return tx.put(b, key, value)
 }
 
 func decodeBrief(v []byte) (br Brief, err error) {
@@ -125,6 +119,3 @@ func (tx *Tx) deleteSeq(b *bolt.Bucket, gid string, seq uint64) (bool, error) {
 	}
 	return tx.delete(b, key)
 }
-
-// seqOf reads the sequence number off a key that seqKey made.
-func seqOf(key []byte) uint64 { return binary.BigEndian.Uint64(key[idLen:]) }

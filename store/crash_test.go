@@ -10,13 +10,13 @@ import (
 // putFamily writes a brief, a held entry, an intent and a seen entry that all
 // go by id.
 func putFamily(tx *Tx, id string) error {
-	if _, err := tx.PutBrief(Brief{GID: id, MsgID: id}); err != nil {
+	if err := tx.PutBrief(Brief{GID: id, MsgID: id}); err != nil {
 		return err
 	}
-	if _, err := tx.PutHeld(Held{GID: id, MsgID: id, Local: true, Body: []byte(id)}); err != nil {
+	if err := tx.PutHeld(Held{GID: id, MsgID: id, Local: true, Body: []byte(id)}); err != nil {
 		return err
 	}
-	if _, err := tx.PutIntent(Intent{MsgID: id, State: IntentIntended, Body: []byte(id)}); err != nil {
+	if err := tx.PutIntent(Intent{MsgID: id, State: IntentIntended, Body: []byte(id)}); err != nil {
 		return err
 	}
 	return tx.PutSeen(1_000, id, id, Seen{Outcome: "injecting"})

@@ -33,6 +33,7 @@ type Held struct {
 	ExpiresAt int64  // Unix ms
 	At        int64  // of arrival, Unix ms
 	Local     bool   // never touched the broker
+	Offered   bool   // was handed to a client that may not have got it
 	Size      int    // of the body in bytes, also where it is not stored
 	Body      []byte `json:"-"`
 }
@@ -44,36 +45,34 @@ type HeldTotals struct {
 	Bytes int64 // of the bodies stored here
 }
 
-// PutHeld stores h and returns its Seq. An h with Seq 0 is new and gets the
-// next one, else the record of that Seq is replaced, body included.
-func (tx *Tx) PutHeld(h Held) (uint64, error) {
+// PutHeld stores h. One with Seq 0 is new and gets the next number, else the
+// record of that Seq is replaced, body included.
+func (tx *Tx) PutHeld(h Held) error {
 	b, err := tx.ordered(bucketHeld, heldEntries)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if _, err := idKey("gid", h.GID); err != nil {
-		return 0, err
+		return err
 	}
-	if h.Seq == 0 {
-		if h.Seq, err = tx.nextSeq(b); err != nil {
-			return 0, err
-		}
+	if h.Seq, err = tx.sequence(b, h.Seq); err != nil {
+		return err
 	}
 	key, err := seqKey(h.GID, h.Seq)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err := tx.countHeld(b, key, -1); err != nil {
-		return 0, err
+		return err
 	}
 	value, err := encodeBody(h, h.Body)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if err := tx.put(b, key, value); err != nil {
-		return 0, err
+		return err
 	}
-	return h.Seq, tx.countHeld(b, key, 1)
+	return tx.countHeld(b, key, 1)
 }
 
 // HeldOf returns what is held for gid in order of Seq, bodies included.

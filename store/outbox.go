@@ -81,38 +81,35 @@ func (tx *Tx) outbox() (o outboxBuckets, err error) {
 	return o, nil
 }
 
-// PutIntent stores in under its MsgID, new or not, and returns its Seq; a Seq
-// of 0 gets the next one, or keeps the stored one. A nil Body leaves the
-// stored body as it is (DropBody removes it), an equal one is not written
-// again.
-func (tx *Tx) PutIntent(in Intent) (uint64, error) {
+// PutIntent stores in under its MsgID, new or not. A Seq of 0 keeps the stored
+// number; a new intent gets the next. A nil Body leaves the stored body as it
+// is (DropBody removes it), an equal one is not written again.
+func (tx *Tx) PutIntent(in Intent) error {
 	o, err := tx.outbox()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	id, err := idKey("message id", in.MsgID)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	old, found, err := tx.unindex(o, id)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if in.Seq == 0 && found {
 		in.Seq = old.Seq
 	}
-	if in.Seq == 0 {
-		if in.Seq, err = tx.nextSeq(o.intents); err != nil {
-			return 0, err
-		}
+	if in.Seq, err = tx.sequence(o.intents, in.Seq); err != nil {
+		return err
 	}
 	if err := tx.putRecord(o.intents, id, in); err != nil {
-		return 0, err
+		return err
 	}
 	if err := tx.putBody(o.bodies, id, in.Body); err != nil {
-		return 0, err
+		return err
 	}
-	return in.Seq, tx.index(o, id, in)
+	return tx.index(o, id, in)
 }
 
 func (tx *Tx) putBody(bodies *bolt.Bucket, id, body []byte) error {

@@ -22,11 +22,12 @@ type Seen struct {
 	Reason   string // error code, of a failure
 	BodyHash [32]byte
 	Boot     uint64 // boot epoch of the gateway that recorded it
+	Host     string // that signed the message; only it may ask (design §5)
 }
 
 // seenHead is the fixed part of a Seen's value: version, Boot, BodyHash,
-// length of Outcome.
-const seenHead = 1 + 8 + 32 + 1
+// lengths of Outcome and Host.
+const seenHead = 1 + 8 + 32 + 1 + 1
 
 // dayOf returns the number of the day of a signed time. The signed time, not
 // the arrival, decides: a replay then meets its own bucket (library fact §2).
@@ -52,8 +53,8 @@ func (tx *Tx) PutSeen(ts int64, msgID, gid string, s Seen) error {
 	if err != nil {
 		return err
 	}
-	if len(s.Outcome) > 255 {
-		return fault.New(fault.Internal, "the outcome of a message is too long to be stored; see the log")
+	if len(s.Outcome) > 255 || len(s.Host) > 255 {
+		return fault.New(fault.Internal, "the outcome or the host of a message is too long to be stored; see the log")
 	}
 	slot, err := tx.slot(b, day, true)
 	if err != nil {
@@ -64,12 +65,13 @@ func (tx *Tx) PutSeen(ts int64, msgID, gid string, s Seen) error {
 }
 
 func encodeSeen(s Seen) []byte {
-	v := make([]byte, 0, seenHead+len(s.Outcome)+len(s.Reason))
+	v := make([]byte, 0, seenHead+len(s.Outcome)+len(s.Host)+len(s.Reason))
 	v = append(v, recordVersion)
 	v = binary.BigEndian.AppendUint64(v, s.Boot)
 	v = append(v, s.BodyHash[:]...)
-	v = append(v, byte(len(s.Outcome)))
+	v = append(v, byte(len(s.Outcome)), byte(len(s.Host)))
 	v = append(v, s.Outcome...)
+	v = append(v, s.Host...)
 	return append(v, s.Reason...)
 }
 
@@ -79,11 +81,11 @@ func decodeSeen(v []byte) (Seen, error) {
 	}
 	s := Seen{Boot: binary.BigEndian.Uint64(v[1:9])}
 	copy(s.BodyHash[:], v[9:41])
-	n, rest := int(v[41]), v[seenHead:]
-	if len(rest) < n {
-		return Seen{}, short(bucketSeen, len(rest), n)
+	n, m, rest := int(v[41]), int(v[42]), v[seenHead:]
+	if len(rest) < n+m {
+		return Seen{}, short(bucketSeen, len(rest), n+m)
 	}
-	s.Outcome, s.Reason = string(rest[:n]), string(rest[n:])
+	s.Outcome, s.Host, s.Reason = string(rest[:n]), string(rest[n:n+m]), string(rest[n+m:])
 	return s, nil
 }
 

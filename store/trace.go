@@ -43,7 +43,7 @@ func (tx *Tx) putEvent(ev Event) error {
 		return err
 	}
 	slot.FillPercent = orderedFill
-	seq, err := tx.nextSeq(slot)
+	seq, err := tx.sequence(slot, 0)
 	if err != nil {
 		return err
 	}

@@ -92,14 +92,21 @@ func (tx *Tx) putRecord(b *bolt.Bucket, key []byte, v any) error {
 	return tx.put(b, key, value)
 }
 
-// nextSeq returns the next number of b's own sequence, 1 first.
-func (tx *Tx) nextSeq(b *bolt.Bucket) (uint64, error) {
-	seq, err := b.NextSequence()
-	if err != nil {
+// sequence returns want, or for 0 the next number of b's own sequence, 1
+// first. A want beyond the sequence moves it, so that no number is given twice.
+func (tx *Tx) sequence(b *bolt.Bucket, want uint64) (uint64, error) {
+	last := b.Sequence()
+	if want != 0 && want <= last {
+		return want, nil
+	}
+	if want == 0 {
+		want = last + 1
+	}
+	if err := b.SetSequence(want); err != nil {
 		return 0, fault.Wrap(err, fault.Internal, "the store gave no sequence number; see the log")
 	}
 	tx.changes++
-	return seq, nil
+	return want, nil
 }
 
 // slot returns the nested bucket of b that is named by a number (a day, an
