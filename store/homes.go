@@ -30,11 +30,11 @@ func (tx *Tx) Home(gid string) (Home, bool, error) {
 func (tx *Tx) Homes() ([]Home, error) { return allByID[Home](tx, bucketHomes) }
 
 // PruneHomes forgets the homes whose last sign of life is more than 15 days
-// old and returns how many.
-func (tx *Tx) PruneHomes(now time.Time) (int, error) {
+// old.
+func (tx *Tx) PruneHomes(now time.Time) error {
 	b, err := tx.bucket(bucketHomes)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	limit := now.Add(-homeLife).UnixMilli()
 	var old [][]byte
@@ -49,7 +49,7 @@ func (tx *Tx) PruneHomes(now time.Time) (int, error) {
 		return nil
 	})
 	if err != nil {
-		return 0, err
+		return err
 	}
-	return len(old), tx.deleteAll(b, old)
+	return tx.deleteAll(b, old)
 }

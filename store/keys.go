@@ -12,9 +12,9 @@ const (
 	keyLife = 24 * time.Hour
 	// maxKeyText bounds an idempotency key, in bytes.
 	maxKeyText = 1024
-	// PruneLimit is the most entries that one PruneKeys removes: random keys
+	// pruneLimit is the most entries that one PruneKeys removes: random keys
 	// are dear to delete (library fact §2), and no commit should last long.
-	PruneLimit = 1000
+	pruneLimit = 10_000
 )
 
 // Key is what an idempotency key stands for (design §5).
@@ -108,23 +108,23 @@ func decodeKey(v []byte) (Key, error) {
 	return k, nil
 }
 
-// PruneKeys forgets keys older than 24 hours, PruneLimit at most, and returns
-// how many. Call again while it returns PruneLimit.
-func (tx *Tx) PruneKeys(now time.Time) (int, error) {
+// PruneKeys forgets keys older than 24 hours, ten thousand at most: the rest is
+// left to the next call.
+func (tx *Tx) PruneKeys(now time.Time) error {
 	b, err := tx.bucket(bucketKeys)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	limit := now.Add(-keyLife).UnixMilli()
 	var old [][]byte
 	c := b.Cursor()
-	for k, v := c.First(); k != nil && len(old) < PruneLimit; k, v = c.Next() {
+	for k, v := c.First(); k != nil && len(old) < pruneLimit; k, v = c.Next() {
 		if len(v) < keyHead {
-			return 0, short(bucketKeys, len(v), keyHead)
+			return short(bucketKeys, len(v), keyHead)
 		}
 		if int64(binary.BigEndian.Uint64(v[1:9])) < limit {
 			old = append(old, clone(k))
 		}
 	}
-	return len(old), tx.deleteAll(b, old)
+	return tx.deleteAll(b, old)
 }

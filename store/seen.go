@@ -145,15 +145,15 @@ func seenIn(slot *bolt.Bucket, key []byte) (Seen, bool, error) {
 }
 
 // PruneSeen drops the days that ended more than nine days before now, each as
-// a whole, and returns how many.
-func (tx *Tx) PruneSeen(now time.Time) (int, error) {
+// a whole.
+func (tx *Tx) PruneSeen(now time.Time) error {
 	b, err := tx.bucket(bucketSeen)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	today, err := dayOf(now.UnixMilli())
 	if err != nil || today < seenDays {
-		return 0, err
+		return err
 	}
 	return tx.dropSlots(b, today-seenDays)
 }

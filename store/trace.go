@@ -90,15 +90,15 @@ func (tx *Tx) TraceOf(traceID string) ([]Event, error) {
 }
 
 // PruneTrace drops the hours that ended more than seven days before now, each
-// as a whole, and returns how many.
-func (tx *Tx) PruneTrace(now time.Time) (int, error) {
+// as a whole.
+func (tx *Tx) PruneTrace(now time.Time) error {
 	b, err := tx.bucket(bucketTrace)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	first, err := hourOf(max(now.Add(-traceLife).UnixMilli(), 0))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	return tx.dropSlots(b, first)
 }

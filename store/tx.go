@@ -124,9 +124,8 @@ func (tx *Tx) slot(b *bolt.Bucket, number uint32, create bool) (*bolt.Bucket, er
 	return s, nil
 }
 
-// dropSlots removes the nested buckets of b numbered below first, whole, and
-// returns how many there were.
-func (tx *Tx) dropSlots(b *bolt.Bucket, first uint32) (int, error) {
+// dropSlots removes the nested buckets of b numbered below first, whole.
+func (tx *Tx) dropSlots(b *bolt.Bucket, first uint32) error {
 	var old [][]byte
 	limit := u32(first)
 	c := b.Cursor()
@@ -135,11 +134,11 @@ func (tx *Tx) dropSlots(b *bolt.Bucket, first uint32) (int, error) {
 	}
 	for _, k := range old {
 		if err := b.DeleteBucket(k); err != nil {
-			return 0, fault.Wrap(err, fault.Internal, "old records could not be removed from the store; see the log")
+			return fault.Wrap(err, fault.Internal, "old records could not be removed from the store; see the log")
 		}
 		tx.changes++
 	}
-	return len(old), nil
+	return nil
 }
 
 // prefixed calls fn for each entry whose key begins with prefix, in order.
