@@ -2,6 +2,7 @@ package store
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"time"
 
 	"fleetd/fault"
@@ -19,10 +20,12 @@ const (
 
 // Key is what an idempotency key stands for (design §5).
 type Key struct {
-	MsgID string   // or the spawnId
-	Hash  [32]byte // of content and recipient
-	At    int64    // Unix ms
-	Call  string   // the call that used it: send, reply, broadcast, spawn
+	MsgID     string   // or the spawnId
+	TraceID   string   // of that message
+	ExpiresAt int64    // end of its life, Unix ms
+	Call      string   // the call that used it: send, reply, broadcast, spawn
+	Hash      [32]byte `json:"-"` // of content and recipient
+	At        int64    `json:"-"` // Unix ms
 }
 
 // keyHead is the fixed part of a Key's value: version, At, Hash. Pruning reads
@@ -51,14 +54,13 @@ func (tx *Tx) PutKey(gid, key string, k Key) error {
 	if err != nil {
 		return err
 	}
-	if len(k.MsgID) > 255 {
-		return bad("message id", k.MsgID, nil)
+	rest, err := json.Marshal(k)
+	if err != nil {
+		return bad("idempotency key", k.MsgID, err)
 	}
 	v := append([]byte{recordVersion}, millisKey(k.At)...)
 	v = append(v, k.Hash[:]...)
-	v = append(v, byte(len(k.MsgID)))
-	v = append(v, k.MsgID...)
-	return tx.put(b, bk, append(v, k.Call...))
+	return tx.put(b, bk, append(v, rest...))
 }
 
 // KeyOf returns what key of gid stands for. It may be older than 24 hours and
@@ -100,11 +102,9 @@ func decodeKey(v []byte) (Key, error) {
 	}
 	k := Key{At: int64(binary.BigEndian.Uint64(v[1:9]))}
 	copy(k.Hash[:], v[9:keyHead])
-	n, rest := int(v[keyHead]), v[keyHead+1:]
-	if len(rest) < n {
-		return Key{}, short(bucketKeys, len(rest), n)
+	if err := json.Unmarshal(v[keyHead:], &k); err != nil {
+		return Key{}, bad("record in "+bucketKeys, k.MsgID, err)
 	}
-	k.MsgID, k.Call = string(rest[:n]), string(rest[n:])
 	return k, nil
 }
 
