@@ -1,0 +1,89 @@
+package inbox
+
+import (
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+// Answer says what became of the message that a QUERY asks for, from the
+// recipient's records alone; it changes nothing (design §5). Only the host
+// that signed the message is answered: others get false.
+func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
+	r := envelope.Report{
+		MsgID: q.InReplyTo, TraceID: q.TraceID, Sender: q.From, SenderHost: q.Signer, Recipient: q.To, Hops: q.Hops,
+	}
+	unseen := func() (envelope.Report, bool) {
+		r.Kind, r.Reason = envelope.Deferred, ReasonUnseen
+		return r, true
+	}
+	b := in.box(q.To)
+	if b == nil {
+		return r, false
+	}
+	b.mu.Lock()
+	if it := b.byID[q.InReplyTo]; it != nil {
+		defer b.mu.Unlock()
+		r.Kind, r.Reason = envelope.Deferred, b.reason
+		if r.Reason == "" {
+			r.Reason = ReasonQueued
+		}
+		return r, it.env.Signer == q.Signer
+	}
+	b.mu.Unlock()
+	var seen store.Seen
+	var brief store.Brief
+	var haveSeen, haveBrief bool
+	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
+		if seen, haveSeen, err = tx.FindSeen(q.InReplyTo, q.To); err != nil {
+			return err
+		}
+		brief, haveBrief, err = tx.BriefByMsg(q.To, q.InReplyTo)
+		return err
+	})
+	if err != nil {
+		in.log.Error("a query could not be answered", "trace", q.TraceID, "error", err)
+		return r, false
+	}
+	switch {
+	case !haveSeen:
+		return unseen()
+	case seen.Host != q.Signer:
+		return r, false
+	case seen.Outcome == outcomeFailed && haveBrief && brief.State == briefReplied:
+		r.Kind = envelope.Injected // an answer proves what was in doubt
+	case seen.Outcome == outcomeFailed && seen.Reason == string(fault.Abandoned):
+		r.Kind, r.Reason = envelope.Abandoned, string(fault.PaneGone)
+	case seen.Outcome == outcomeFailed:
+		r.Kind, r.Reason = envelope.Failed, seen.Reason
+	case seen.Outcome == outcomeInjected || seen.Outcome == outcomeDrained:
+		r.Kind = envelope.Injected
+	default:
+		r.Kind, r.Reason = envelope.Deferred, ReasonQueued
+	}
+	return r, true
+}
+
+// Local tells the sender's side what the records of this host say of a message
+// it delivered here: an outcome word of design §1, and the reason of a failure.
+func (in *Inbox) Local(gid, msgID string) (outcome, reason string) {
+	b := in.box(gid)
+	if b == nil {
+		return "", ""
+	}
+	b.mu.Lock()
+	if it := b.byID[msgID]; it != nil {
+		defer b.mu.Unlock()
+		return outcomeWaiting, b.reason
+	}
+	b.mu.Unlock()
+	var seen store.Seen
+	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
+		seen, _, err = tx.FindSeen(msgID, gid)
+		return err
+	})
+	if err != nil {
+		in.log.Error("a message's outcome could not be read", "msg", msgID, "error", err)
+	}
+	return seen.Outcome, seen.Reason
+}
