@@ -1,0 +1,153 @@
+package keys
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"fleetd/fault"
+)
+
+// offer writes a file as it came from another host.
+func offer(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	write(t, path, text, 0o666) // as it may lie in a download folder
+	return path
+}
+
+// Fails when `keys trust` doesn't lead to trust, takes the key for another
+// host's, or shows a fingerprint that isn't the key's.
+func TestAdd(t *testing.T) {
+	bare := strings.Replace(PublicLine("", pubOf(1)), " \n", "\n", 1)
+	for name, file := range map[string]string{
+		"named by line":     offer(t, "download.txt", PublicLine("hostb", pubOf(1))),
+		"named by file":     offer(t, "hostb.pub", bare),
+		"named by both":     offer(t, "hostb.pub", PublicLine("hostb", pubOf(1))),
+		"file is no host's": offer(t, "Key of B.pub", PublicLine("hostb", pubOf(1))),
+		"twice the same":    offer(t, "hostb.pub", bare+PublicLine("hostb", pubOf(1))),
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "config", "trust")
+			for range 2 { // the second time changes nothing
+				host, prints, err := Add(dir, "hosta", file, false)
+				if err != nil || host != "hostb" || !slices.Equal(prints, []string{Fingerprint(pubOf(1))}) {
+					t.Fatalf("Add: %q, %v, %v", host, prints, err)
+				}
+			}
+			if got := read(t, filepath.Join(dir, "hostb.pub")); got != PublicLine("hostb", pubOf(1)) {
+				t.Errorf("wrote %q", got)
+			}
+			trust := open(t, dir)
+			wantKeys(t, trust, "hostb", pubOf(1))
+			wantProblems(t, trust)
+			if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 || len(list(t, dir)) != 1 {
+				t.Errorf("%v, %v, %v", info.Mode(), list(t, dir), err)
+			}
+		})
+	}
+}
+
+// Fails when a file gives trust that nobody meant to give.
+func TestAddRefuses(t *testing.T) {
+	b, c := PublicLine("hostb", pubOf(1)), PublicLine("hostc", pubOf(2))
+	for name, tc := range map[string]struct {
+		file, text string
+		more       bool
+		want       fault.Code
+	}{
+		"our own host":         {"x", PublicLine("hosta", pubOf(5)), true, fault.BadRequest},
+		"nobody's":             {"x", "ed25519 " + strings.Fields(b)[1], false, fault.BadRequest},
+		"name and line differ": {"hostd.pub", PublicLine("hoste", pubOf(5)), false, fault.BadRequest},
+		"two hosts":            {"x", PublicLine("hostd", pubOf(5)) + PublicLine("hoste", pubOf(6)), false, fault.BadRequest},
+		"one bad line":         {"x", PublicLine("hostd", pubOf(5)) + "rubbish", false, fault.BadRequest},
+		"another key":          {"x", PublicLine("hostb", pubOf(5)), false, fault.Conflict},
+		"one more key":         {"x", b + PublicLine("hostb", pubOf(5)), false, fault.Conflict},
+		"another host's key":   {"x", PublicLine("hostd", pubOf(1)), true, fault.Conflict},
+		"empty":                {"hostd.pub", "", false, fault.BadRequest},
+		"a private key":        {"hostd.pub", otherKey, false, fault.BadRequest},
+		"large":                {"hostd.pub", strings.Repeat("#", maxFile+1), false, fault.TooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := trustDir(t, "hostb.pub", b, "hostc.pub", c)
+			host, prints, err := Add(dir, "hosta", offer(t, tc.file, tc.text), tc.more)
+			if host != "" || prints != nil || fault.CodeOf(err) != tc.want {
+				t.Errorf("Add: %q, %v, %v; want %s", host, prints, err, tc.want)
+			}
+			if got := read(t, filepath.Join(dir, "hostb.pub")) + read(t, filepath.Join(dir, "hostc.pub")); got != b+c || len(list(t, dir)) != 2 {
+				t.Errorf("the directory was changed: %v, %q", list(t, dir), got)
+			}
+		})
+	}
+	if _, _, err := Add(trustDir(t), "hosta", filepath.Join(t.TempDir(), "none"), false); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no such file: %v", err)
+	}
+}
+
+// Fails when a new key replaces the old one, or a comment in the file is lost.
+func TestAddBesideTheOldKey(t *testing.T) {
+	dir := trustDir(t, "hostb.pub", "# Bea's machine\n"+strings.TrimSpace(PublicLine("hostb", pubOf(1))))
+	if _, prints, err := Add(dir, "hosta", offer(t, "x", PublicLine("hostb", pubOf(2))), true); err != nil || !slices.Equal(prints, []string{Fingerprint(pubOf(2))}) {
+		t.Fatalf("Add: %v, %v", prints, err)
+	}
+	wantKeys(t, open(t, dir), "hostb", pubOf(1), pubOf(2))
+	if text := read(t, filepath.Join(dir, "hostb.pub")); !strings.HasPrefix(text, "# Bea's machine\n") {
+		t.Errorf("wrote %q", text)
+	}
+}
+
+// Fails when a key is added where it would not be believed, or over a file that
+// a person has to look at.
+func TestAddWantsASoundPlace(t *testing.T) {
+	file := offer(t, "x", PublicLine("hostb", pubOf(1)))
+	broken := trustDir(t, "hostb.pub", "rubbish")
+	wide := trustDir(t)
+	if err := os.Chmod(wide, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{broken, wide, filepath.Join(broken, "hostb.pub")} {
+		if _, _, err := Add(dir, "hosta", file, true); err == nil {
+			t.Errorf("added to %s", dir)
+		}
+	}
+	if read(t, filepath.Join(broken, "hostb.pub")) != "rubbish" || len(list(t, wide)) != 0 {
+		t.Error("something was written")
+	}
+	if _, _, err := Add(trustDir(t, "hostz.pub", "rubbish"), "hosta", file, false); err != nil {
+		t.Errorf("another host's file is in the way: %v", err)
+	}
+}
+
+// Fails when a revoked key is still believed, or another key goes with it.
+func TestRevoke(t *testing.T) {
+	dir := trustDir(t, "hostb.pub", PublicLine("hostb", pubOf(1))+PublicLine("hostb", pubOf(2)), "hostc.pub", PublicLine("hostc", pubOf(3)), "hostd.pub", "rubbish")
+	for _, tc := range []struct {
+		host, print string
+		want        []ed25519.PublicKey // revoked; nil is an error
+		left        []string
+	}{
+		{"hostb", Fingerprint(pubOf(3)), nil, []string{"hostb.pub", "hostc.pub", "hostd.pub"}},
+		{"hostz", "", nil, []string{"hostb.pub", "hostc.pub", "hostd.pub"}},
+		{"../trust/hostb", "", nil, []string{"hostb.pub", "hostc.pub", "hostd.pub"}},
+		{"hostb", Fingerprint(pubOf(1)), []ed25519.PublicKey{pubOf(1)}, []string{"hostb.pub", "hostc.pub", "hostd.pub"}},
+		{"hostb", Fingerprint(pubOf(2)), []ed25519.PublicKey{pubOf(2)}, []string{"hostc.pub", "hostd.pub"}},
+		{"hostd", "SHA256:", nil, []string{"hostc.pub", "hostd.pub"}},
+		{"hostd", "", []ed25519.PublicKey{}, []string{"hostc.pub"}},
+	} {
+		prints, err := Revoke(dir, tc.host, tc.print)
+		if (err == nil) != (tc.want != nil) || !slices.Equal(prints, fingerprintsOf(tc.want)) {
+			t.Errorf("Revoke(%s, %s): %v, %v", tc.host, tc.print, prints, err)
+		}
+		if got := list(t, dir); !slices.Equal(got, tc.left) {
+			t.Errorf("Revoke(%s, %s) left %v", tc.host, tc.print, got)
+		}
+		if tc.print == Fingerprint(pubOf(1)) {
+			wantKeys(t, open(t, dir), "hostb", pubOf(2))
+		}
+	}
+}
