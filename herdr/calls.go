@@ -1,0 +1,209 @@
+package herdr
+
+import (
+	"context"
+	"encoding/json"
+)
+
+// Status values of an agent (herdr socket reference §4).
+const (
+	StatusIdle    = "idle"
+	StatusDone    = "done" // as idle, but nobody has looked at it yet
+	StatusWorking = "working"
+	StatusBlocked = "blocked"
+	StatusUnknown = "unknown"
+)
+
+// Pong is what a server says of itself.
+type Pong struct {
+	Version  string `json:"version"`
+	Protocol int    `json:"protocol"`
+}
+
+// Session is the native session that an agent's hook reported.
+type Session struct {
+	Source string `json:"source"`
+	Agent  string `json:"agent"`
+	Kind   string `json:"kind"`
+	Value  string `json:"value"`
+}
+
+// PaneInfo is the part of herdr's pane record that is used here (reference §3).
+// Fields that herdr leaves out are zero.
+type PaneInfo struct {
+	PaneID      string            `json:"pane_id"`
+	TerminalID  string            `json:"terminal_id"`
+	WorkspaceID string            `json:"workspace_id"`
+	TabID       string            `json:"tab_id"`
+	Cwd         string            `json:"cwd"`
+	Label       string            `json:"label"`
+	Agent       string            `json:"agent"` // kind; empty: no agent in it
+	AgentStatus string            `json:"agent_status"`
+	Tokens      map[string]string `json:"tokens"`
+	Session     *Session          `json:"agent_session"`
+}
+
+// AgentInfo is the part of herdr's agent record that is used here (reference §3).
+type AgentInfo struct {
+	PaneID            string            `json:"pane_id"`
+	TerminalID        string            `json:"terminal_id"`
+	Name              string            `json:"name"`
+	Agent             string            `json:"agent"`
+	AgentStatus       string            `json:"agent_status"`
+	Tokens            map[string]string `json:"tokens"`
+	Session           *Session          `json:"agent_session"`
+	ScreenSkipped     bool              `json:"screen_detection_skipped"`
+	LaunchPending     bool              `json:"launch_pending"`
+	InteractiveReady  bool              `json:"interactive_ready"`
+	StateChangeSeq    uint64            `json:"state_change_seq"`
+	TerminalTitle     string            `json:"terminal_title"`
+	ForegroundWorkDir string            `json:"foreground_cwd"`
+}
+
+// Explain is why herdr believes a state. The record is free JSON in herdr's
+// schema, so it is decoded leniently: what has another type reads as unset.
+type Explain struct {
+	State           string
+	FallbackReason  string
+	VisibleIdle     bool
+	VisibleBlocker  bool
+	VisibleWorking  bool
+	SkipStateUpdate bool // the status is frozen: do not type
+	ScreenSkipped   bool // a hook decides, the visible_* say nothing
+}
+
+// UnmarshalJSON picks the known fields.
+func (e *Explain) UnmarshalJSON(b []byte) error {
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		return err
+	}
+	text := func(k string) string { s, _ := m[k].(string); return s }
+	flag := func(k string) bool { v, _ := m[k].(bool); return v }
+	*e = Explain{
+		State:           text("state"),
+		FallbackReason:  text("fallback_reason"),
+		VisibleIdle:     flag("visible_idle"),
+		VisibleBlocker:  flag("visible_blocker"),
+		VisibleWorking:  flag("visible_working"),
+		SkipStateUpdate: flag("skip_state_update"),
+		ScreenSkipped:   flag("screen_detection_skipped"),
+	}
+	return nil
+}
+
+// Sources of a read (herdr socket reference §5.6). The recent ones are left
+// out: they scroll the agent.
+const (
+	SourceDetection = "detection" // bottom screenful, whatever the user scrolled; plain text
+	SourceVisible   = "visible"   // what the user sees, his scrolling included
+)
+
+// Read is what stands on a pane's screen.
+type Read struct {
+	Text      string `json:"text"`
+	Truncated bool   `json:"truncated"`
+}
+
+// Metadata is presentation that a gateway hangs on a pane. A token with a nil
+// value is deleted. Source is 1 to 80 characters of A-Z a-z 0-9 : . _ -.
+type Metadata struct {
+	PaneID string             `json:"pane_id"`
+	Source string             `json:"source"`
+	Title  string             `json:"title,omitempty"`
+	Tokens map[string]*string `json:"tokens,omitempty"`
+}
+
+type none struct{}
+
+type target struct {
+	Target string `json:"target"`
+}
+
+type paneTarget struct {
+	PaneID string `json:"pane_id"`
+}
+
+// Ping asks which server listens. It does not prove that herdr's application
+// loop turns; AgentList does (herdr socket reference §1.5).
+func (c *Client) Ping(ctx context.Context) (Pong, error) {
+	var out Pong
+	err := c.call(ctx, "ping", none{}, &out)
+	return out, err
+}
+
+// AgentGet returns the agent in a pane, given the pane's current id or the
+// agent's name. Code agent_not_found: no agent there, or no such pane.
+func (c *Client) AgentGet(ctx context.Context, who string) (AgentInfo, error) {
+	var out struct{ Agent AgentInfo }
+	err := c.call(ctx, "agent.get", target{who}, &out)
+	return out.Agent, err
+}
+
+// AgentList returns all agents.
+func (c *Client) AgentList(ctx context.Context) ([]AgentInfo, error) {
+	var out struct{ Agents []AgentInfo }
+	err := c.call(ctx, "agent.list", none{}, &out)
+	return out.Agents, err
+}
+
+// PaneGet returns one pane. Code pane_not_found: there is none.
+func (c *Client) PaneGet(ctx context.Context, pane string) (PaneInfo, error) {
+	var out struct{ Pane PaneInfo }
+	err := c.call(ctx, "pane.get", paneTarget{pane}, &out)
+	return out.Pane, err
+}
+
+// PaneList returns all panes.
+func (c *Client) PaneList(ctx context.Context) ([]PaneInfo, error) {
+	var out struct{ Panes []PaneInfo }
+	err := c.call(ctx, "pane.list", none{}, &out)
+	return out.Panes, err
+}
+
+// PaneRead returns the screen of a pane; with ansi the colours are kept.
+func (c *Client) PaneRead(ctx context.Context, pane, source string, ansi bool) (Read, error) {
+	params := struct {
+		paneTarget
+		Source string `json:"source"`
+		Format string `json:"format,omitempty"`
+	}{paneTarget: paneTarget{pane}, Source: source}
+	if ansi {
+		params.Format = "ansi"
+	}
+	var out struct{ Read Read }
+	err := c.call(ctx, "pane.read", params, &out)
+	return out.Read, err
+}
+
+// AgentExplain evaluates herdr's screen rules now. Code
+// agent_explain_unavailable: herdr detects no agent there.
+func (c *Client) AgentExplain(ctx context.Context, who string) (Explain, error) {
+	var out struct{ Explain Explain }
+	err := c.call(ctx, "agent.explain", target{who}, &out)
+	return out.Explain, err
+}
+
+// SendInput pastes text into a pane, framed if the program has bracketed paste
+// on, without Enter. nil means queued for the pane, no more (reference §5.5).
+func (c *Client) SendInput(ctx context.Context, pane, text string) error {
+	return c.call(ctx, "pane.send_input", struct {
+		paneTarget
+		Text string `json:"text"`
+	}{paneTarget{pane}, text}, nil)
+}
+
+// SendKeys presses keys in an agent; herdr checks first that the agent holds
+// the pane's foreground.
+func (c *Client) SendKeys(ctx context.Context, who string, keys ...string) error {
+	return c.call(ctx, "agent.send_keys", struct {
+		target
+		Keys []string `json:"keys"`
+	}{target{who}, keys}, nil)
+}
+
+// ReportMetadata hangs presentation on a pane. It is not kept over a restart
+// of herdr, and nil is also returned when herdr ignored it.
+func (c *Client) ReportMetadata(ctx context.Context, m Metadata) error {
+	return c.call(ctx, "pane.report_metadata", m, nil)
+}

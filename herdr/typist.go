@@ -1,0 +1,343 @@
+package herdr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"fleetd/fault"
+)
+
+// typist does what follows the point of no return: steps 7 to 9 of the herdr
+// socket reference §10. The text is written once, in run; what is repeated is
+// Enter.
+type typist struct {
+	in    *Injector
+	kind  Kind
+	pane  Pane
+	text  string
+	probe probe
+	base  AgentInfo // the agent right before Enter: what must move
+	log   hclog.Logger
+}
+
+func injected() *Outcome { return &Outcome{Result: Injected} }
+
+func doubt(reason, format string, args ...any) *Outcome {
+	return &Outcome{Result: InDoubt, Reason: reason, Err: fault.New(fault.InDoubt, format, args...)}
+}
+
+const inDoubt = string(fault.InDoubt)
+
+func (t *typist) run(ctx context.Context) Outcome {
+	lookFor, out := t.paste(ctx)
+	if out != nil {
+		return *out
+	}
+	submitted, out := t.appeared(ctx, lookFor)
+	if out != nil {
+		return *out
+	}
+	if submitted {
+		// Somebody else pressed Enter.
+		return *t.verify(ctx, t.in.Timing.Verify, last)
+	}
+	return t.submit(ctx)
+}
+
+// paste is step 7a. It returns how long to look for the text.
+func (t *typist) paste(ctx context.Context) (time.Duration, *Outcome) {
+	err := t.in.Client.SendInput(ctx, t.pane.ID, t.text)
+	switch {
+	case err == nil:
+		return t.in.Timing.LookFor, nil
+	case fault.Is(err, fault.HerdrDown):
+		t.in.forget()
+		return 0, &Outcome{Result: NotSent, Reason: herdrDown, Err: err}
+	case fault.Is(err, fault.TooLarge):
+		return 0, &Outcome{Result: NotSent, Reason: string(fault.TooLarge), Err: err}
+	case hasCode(err, "pane_send_failed", "pane_not_found", "agent_not_found", "agent_not_ready", "agent_blocked",
+		"agent_prompt_failed", "invalid_request", "invalid_params"):
+		return 0, &Outcome{Result: NotSent, Reason: string(fault.NotInjected),
+			Err: fault.Wrap(err, fault.NotInjected, "herdr refused the text for pane %s; nothing was written", t.pane.ID)}
+	}
+	t.log.Warn("it is not known whether a paste was executed; looking", "error", err)
+	t.in.forget()
+	return t.in.Timing.Doubt, nil
+}
+
+// appeared is step 7b: it looks until the whole text is in the composer. After
+// lookFor a part of it is enough (a composer may hide what does not fit it), but
+// nothing is not. submitted tells that the text is out of the composer already.
+func (t *typist) appeared(ctx context.Context, lookFor time.Duration) (submitted bool, out *Outcome) {
+	var at place
+	for end := t.in.now().Add(lookFor); ; {
+		if err := pause(ctx, t.in.Timing.Look); err != nil {
+			return false, t.timeUp()
+		}
+		s, pl, err := t.read(ctx)
+		switch {
+		case hasCode(err, "pane_not_found"):
+			return false, doubt(inDoubt, "pane %s closed right after the paste", t.pane.ID)
+		case err == nil && s.reason == Blocked:
+			return false, doubt(Blocked, "a dialog opened in pane %s right after the paste; answer it and see whether the message is in the composer", t.pane.ID)
+		case err == nil:
+			at = pl
+			if pl.whole || !s.known && pl.elsewhere && t.kind.Composer == nil {
+				t.remember(&s, pl)
+				return false, nil
+			}
+			if s.known && pl.elsewhere && !pl.inComposer {
+				return true, nil
+			}
+		}
+		if !t.in.now().Before(end) {
+			break
+		}
+	}
+	if at.inComposer {
+		return false, nil
+	}
+	return false, t.vanished(ctx)
+}
+
+// vanished says what the text that is not to be seen may have met.
+func (t *typist) vanished(ctx context.Context) *Outcome {
+	a, err := t.in.Client.AgentGet(ctx, t.pane.ID)
+	if out := t.lost(a, err); out != nil {
+		return out
+	}
+	if err == nil && a.AgentStatus == StatusBlocked {
+		return doubt(Blocked, "the agent in pane %s shows a dialog that may have swallowed the text; answer it and look at the pane", t.pane.ID)
+	}
+	return doubt(inDoubt, "the text was pasted into pane %s but did not appear there; look at the pane", t.pane.ID)
+}
+
+// remember notes the collapse marker that stands for the text, to find it in
+// the transcript later.
+func (t *typist) remember(s *sight, pl place) {
+	if pl.marker != "" {
+		t.probe.marker = pl.marker
+		t.probe.marked = strings.Count(s.outside(), pl.marker)
+	}
+}
+
+func (t *typist) read(ctx context.Context) (sight, place, error) {
+	r, err := t.in.Client.PaneRead(ctx, t.pane.ID, SourceDetection, false)
+	if err != nil {
+		return sight{}, place{}, err
+	}
+	s := t.kind.look(screenRows(r.Text))
+	pl := t.kind.locate(&s, t.probe)
+	if !s.known && s.reason != "" && t.kind.Composer == nil && t.onlyOurs(s.rows) {
+		s.reason = ""
+	}
+	return s, pl, nil
+}
+
+// onlyOurs reports whether the words that look like a dialog are rows of our own
+// text. It matters where no composer tells ours from the program's.
+func (t *typist) onlyOurs(rows []string) bool {
+	ours := squash(t.text)
+	for _, r := range tail(rows, nearRows) {
+		if (t.kind.Dialog.MatchString(r) || t.kind.Login.MatchString(r)) && !strings.Contains(ours, squash(r)) {
+			return false
+		}
+	}
+	return true
+}
+
+// who is step 7c: the same terminal, the same kind, not blocked. A read that
+// fails otherwise is tried again until ctx ends.
+func (t *typist) who(ctx context.Context) (AgentInfo, *Outcome) {
+	for {
+		a, err := t.in.Client.AgentGet(ctx, t.pane.ID)
+		if out := t.lost(a, err); out != nil {
+			return a, out
+		}
+		if err == nil {
+			if a.AgentStatus == StatusBlocked {
+				return a, doubt(Blocked, "the agent in pane %s opened a dialog after the paste; answer it and see whether the message is in the composer", t.pane.ID)
+			}
+			return a, nil
+		}
+		if pause(ctx, t.in.Timing.VerifyPoll) != nil {
+			return a, t.timeUp()
+		}
+	}
+}
+
+// lost says whether an agent.get shows that the occupant is no more.
+func (t *typist) lost(a AgentInfo, err error) *Outcome {
+	switch {
+	case hasCode(err, "agent_not_found"), err == nil && a.Agent == "":
+		return doubt(inDoubt, "the agent in pane %s ended right after the paste; the text may stand in its shell", t.pane.ID)
+	case err == nil && (a.TerminalID != t.pane.Terminal || a.Agent != t.pane.Kind):
+		return doubt(inDoubt, "pane %s changed hands right after the paste", t.pane.ID)
+	}
+	return nil
+}
+
+func (t *typist) timeUp() *Outcome {
+	return doubt(inDoubt, "what became of the text in pane %s could not be seen within %s; look at the pane", t.pane.ID, t.in.Timing.Finish)
+}
+
+// turn says whether Enter may be repeated after a verification.
+type turn bool
+
+const (
+	again turn = true
+	last  turn = false
+)
+
+// submit presses Enter until the text is gone from the composer: step 7d, and
+// at most two repetitions while the text is seen there (step 9).
+func (t *typist) submit(ctx context.Context) Outcome {
+	for press := 1; ; press++ {
+		if out := t.ready(ctx); out != nil {
+			return *out
+		}
+		if err := t.in.Client.SendKeys(ctx, t.pane.ID, "enter"); err != nil {
+			// Not pressed, or not known to be: the screen tells which.
+			t.log.Debug("Enter failed", "press", press, "error", err)
+		}
+		window, more := t.in.Timing.Verify, again
+		switch press {
+		case maxEnters:
+			more = last
+		case maxEnters - 1:
+			window = t.in.Timing.EnterAgain
+		}
+		if out := t.verify(ctx, window, more); out != nil {
+			return *out
+		}
+		t.log.Debug("Enter had no effect; pressing it again", "press", press)
+	}
+}
+
+var errNotThere = errors.New("the text is not in the composer")
+
+// ready makes sure, right before Enter, that Enter submits our text and does
+// nothing else: the same occupant, no dialog, the text in the composer. Where
+// Enter would break off a running answer it waits for the end of that.
+func (t *typist) ready(ctx context.Context) *Outcome {
+	for {
+		a, out := t.who(ctx)
+		if out != nil {
+			return out
+		}
+		if a.AgentStatus == StatusWorking && t.kind.Steers {
+			if pause(ctx, t.in.Timing.VerifyPoll) != nil {
+				return t.timeUp()
+			}
+			continue
+		}
+		s, pl, err := t.read(ctx)
+		switch {
+		case err != nil:
+			if pause(ctx, t.in.Timing.VerifyPoll) != nil {
+				return t.timeUp()
+			}
+			continue
+		case s.reason == Blocked:
+			return doubt(Blocked, "a dialog opened in pane %s before Enter; answer it and see whether the message is in the composer", t.pane.ID)
+		case t.kind.Composer == nil && pl.elsewhere, pl.inComposer:
+			t.base = a
+			return nil
+		case s.known && pl.elsewhere:
+			t.base = a
+			return t.verify(ctx, t.in.Timing.Verify, last)
+		}
+		return &Outcome{Result: InDoubt, Reason: inDoubt, Err: fault.Wrap(errNotThere, fault.InDoubt,
+			"the pasted text is no longer in the composer of pane %s; look at the pane", t.pane.ID)}
+	}
+}
+
+// verify is step 8: it looks for window whether the text was submitted. nil
+// means that Enter was swallowed and may be pressed again.
+func (t *typist) verify(ctx context.Context, window time.Duration, more turn) *Outcome {
+	var v finding
+	for end := t.in.now().Add(window); ; {
+		if err := pause(ctx, t.in.Timing.VerifyPoll); err != nil {
+			return t.timeUp()
+		}
+		var out *Outcome
+		if v, out = t.check(ctx, v.moved); out != nil {
+			return out
+		}
+		if !t.in.now().Before(end) {
+			break
+		}
+	}
+	switch {
+	case v.err != nil:
+		return &Outcome{Result: InDoubt, Reason: inDoubt, Err: fault.Wrap(v.err, fault.InDoubt,
+			"herdr does not show what became of the text in pane %s; look at the pane", t.pane.ID)}
+	case v.sight.reason == Blocked || v.agent.AgentStatus == StatusBlocked:
+		return doubt(Blocked, "a dialog is open in pane %s; it is not known whether the message was taken", t.pane.ID)
+	case !v.place.inComposer:
+		return doubt(inDoubt, "the text left the composer of pane %s, but nothing shows that it was taken; look at the pane", t.pane.ID)
+	case v.agent.AgentStatus != StatusIdle && v.agent.AgentStatus != StatusDone:
+		return doubt(inDoubt, "the text stands in the composer of pane %s while the agent is %s; look at the pane", t.pane.ID, v.agent.AgentStatus)
+	case more == last:
+		return doubt(inDoubt, "the text stands in the composer of pane %s and Enter has no effect; press it there", t.pane.ID)
+	}
+	return nil
+}
+
+// finding is what one check saw.
+type finding struct {
+	agent AgentInfo
+	sight sight
+	place place
+	moved bool  // the state moved since Enter, now or in an earlier check
+	err   error // why agent or screen could not be seen
+}
+
+// check looks once. The status alone could have been moved by something else,
+// and the screen alone cannot tell a wiped composer from a submitted one: the
+// text must not be in the composer, and either the status moved or the text is
+// seen elsewhere. Behind a dialog the composer cannot be seen: then only the
+// text elsewhere counts.
+func (t *typist) check(ctx context.Context, moved bool) (finding, *Outcome) {
+	a, err := t.in.Client.AgentGet(ctx, t.pane.ID)
+	if out := t.lost(a, err); out != nil {
+		return finding{}, out
+	}
+	if err != nil {
+		return finding{err: fmt.Errorf("agent: %w", err), moved: moved}, nil
+	}
+	s, pl, err := t.read(ctx)
+	if err != nil {
+		return finding{err: fmt.Errorf("screen: %w", err), moved: moved}, nil
+	}
+	v := finding{agent: a, sight: s, place: pl, moved: moved || t.moved(a)}
+	blocked := s.reason == Blocked || a.AgentStatus == StatusBlocked
+	switch {
+	case pl.inComposer:
+	case t.kind.Composer == nil:
+		if v.moved && !blocked {
+			return v, injected()
+		}
+	case t.kind.Lost != nil && anyMatch(tail(s.rows, 2*nearRows), t.kind.Lost):
+		return v, doubt(Blocked, "the agent in pane %s is not logged in and threw the message away; log in there", t.pane.ID)
+	case pl.elsewhere && (v.moved || s.known):
+		return v, injected()
+	case v.moved && !blocked:
+		return v, injected()
+	}
+	return v, nil
+}
+
+// moved reports whether the agent's state moved since right before Enter. If a
+// turn was running then, its end would look like ours.
+func (t *typist) moved(a AgentInfo) bool {
+	if t.base.AgentStatus == StatusWorking {
+		return false
+	}
+	return a.StateChangeSeq > t.base.StateChangeSeq || a.AgentStatus == StatusWorking
+}
