@@ -361,6 +361,7 @@ func TestHerdrSocket(t *testing.T) {
 		{"HOME=/h HERDR_SESSION=default", "/h/.config/herdr/herdr.sock"},
 		{"HOME=/h HERDR_SESSION=work", "/h/.config/herdr/sessions/work/herdr.sock"},
 		{"HOME=/h HERDR_SESSION=..", "/h/.config/herdr/herdr.sock"},
+		{"HOME=/h HERDR_SESSION=.", "/h/.config/herdr/herdr.sock"},
 		{"HOME=/h HERDR_SESSION=a/b", "/h/.config/herdr/herdr.sock"},
 		{"HOME=/h XDG_CONFIG_HOME=/x", "/x/herdr/herdr.sock"},
 		{"HOME=/h XDG_CONFIG_HOME=", "herdr/herdr.sock"},
