@@ -1,0 +1,123 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"fleetd/fault"
+)
+
+var errDisk = errors.New("no space left on device")
+
+// Fails if a failed commit is answered with success to anybody, kills the
+// writer, or needs a restart to be over; or if riders of it are lost.
+func TestFailedCommitIsAnsweredAndRecoveredFrom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		s := runningStore(t, Options{hooks: hooks{beforeCommit: g.pass}})
+		kept, lost, rider := newID(), newID(), newID()
+		write(t, s, putEntity(kept, "x"))
+		if err := s.Healthy(); err != nil {
+			t.Fatalf("healthy: %v", err)
+		}
+
+		g.fail(errDisk)
+		s.Later(putEntity(rider, "rider"))
+		s.Trace(Event{TraceID: traceA})
+		for i, err := range all(20, func(int) error { return s.Write(t.Context(), putEntity(lost, "x")) }) {
+			if !fault.Is(err, fault.StoreUnavailable) || !errors.Is(err, errDisk) {
+				t.Errorf("writer %d: %v, want STORE_UNAVAILABLE because of the disk", i, err)
+			}
+		}
+		down := s.Healthy()
+		if !fault.Is(down, fault.StoreUnavailable) || !strings.Contains(down.Error(), s.Stats().DownSince.Format(time.RFC3339)) {
+			t.Errorf("healthy: %v, want STORE_UNAVAILABLE with since when", down)
+		}
+		time.Sleep(time.Minute) // probes fail meanwhile
+		if err := s.Write(t.Context(), putEntity(lost, "x")); !fault.Is(err, fault.StoreUnavailable) {
+			t.Errorf("write during the outage: %v", err)
+		}
+		if _, err := entityNamed(s, kept); err != nil {
+			t.Errorf("reading during the outage: %v", err)
+		}
+
+		g.fail(nil)
+		time.Sleep(2 * probeLast)
+		synctest.Wait()
+		if err := s.Healthy(); err != nil {
+			t.Fatalf("after the outage: %v", err)
+		}
+		write(t, s, putEntity(newID(), "y"))
+		if _, err := entityNamed(s, rider); err != nil {
+			t.Errorf("a rider of the failed commit: %v", err)
+		}
+		if got := len(events(t, s, traceA)); got != 1 {
+			t.Errorf("%d events of the failed commit, want 1", got)
+		}
+		if _, err := entityNamed(s, lost); err == nil {
+			t.Error("a write that was answered with an error is in the file")
+		}
+	})
+}
+
+// Fails if an error of the library itself, here a file that may not grow, does
+// not read as an outage, or if small probes end one in which no body fits.
+func TestFullFileIsAnOutageUntilThereIsRoom(t *testing.T) {
+	var s *Store
+	var room atomic.Bool
+	s = openAt(t, Options{Dir: privateDir(t), MaxSize: 17 << 20, hooks: hooks{beforeCommit: func() error {
+		if room.Load() {
+			s.db.Load().MaxSize = 0
+		}
+		return nil
+	}}})
+	start(t, s)
+	gid := newID()
+	body := make([]byte, 256<<10)
+	var err error
+	for err == nil {
+		err = s.Write(t.Context(), func(tx *Tx) error {
+			return tx.PutHeld(Held{GID: gid, MsgID: newID(), Local: true, Body: body})
+		})
+	}
+	if !fault.Is(err, fault.StoreUnavailable) || !fault.Is(s.Healthy(), fault.StoreUnavailable) {
+		t.Fatalf("write %v, healthy %v; want STORE_UNAVAILABLE of both", err, s.Healthy())
+	}
+	var held int
+	view(t, s, func(tx *Tx) (err error) {
+		held, err = tx.CountHeld(gid)
+		return err
+	})
+	if held == 0 {
+		t.Error("nothing of what was acknowledged before can be read")
+	}
+	room.Store(true)
+	await(t, "recovery", func() bool { return s.Healthy() == nil })
+	write(t, s, func(tx *Tx) error {
+		return tx.PutHeld(Held{GID: gid, MsgID: newID(), Local: true, Body: body})
+	})
+}
+
+// Fails if the end of the daemon hangs on a disk that does not come back, or
+// hides what could not be written.
+func TestEndDuringAnOutageSaysWhatWasLost(t *testing.T) {
+	g := &gate{}
+	s := openAt(t, Options{Dir: privateDir(t), hooks: hooks{beforeCommit: g.pass}})
+	stop := start(t, s)
+	g.fail(errDisk)
+	s.Later(putEntity(newID(), "rider"))
+	if err := s.Write(context.Background(), putEntity(newID(), "x")); !fault.Is(err, fault.StoreUnavailable) {
+		t.Fatal(err)
+	}
+	if err := stop(); !fault.Is(err, fault.StoreUnavailable) {
+		t.Errorf("Run returned %v, want STORE_UNAVAILABLE", err)
+	}
+	if got := s.Stats().LaterLost; got != 1 {
+		t.Errorf("%d lost, want 1", got)
+	}
+}

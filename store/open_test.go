@@ -1,0 +1,172 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"fleetd/fault"
+	"fleetd/migrations"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// refused opens the store and returns the sentence of the refusal.
+func refused(t *testing.T, opts Options) string {
+	t.Helper()
+	if opts.Steps == nil {
+		opts.Steps = migrations.Steps
+	}
+	s, err := Open(t.Context(), opts)
+	if err == nil {
+		t.Fatal("opened", s.Close())
+	}
+	if !fault.Is(err, fault.StoreUnavailable) {
+		t.Errorf("error %v, want STORE_UNAVAILABLE", err)
+	}
+	return err.Error()
+}
+
+func wantWords(t *testing.T, sentence string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(sentence, w) {
+			t.Errorf("%q does not say %q", sentence, w)
+		}
+	}
+}
+
+// Fails if a second daemon waits for ever, gets in, or is not told who holds
+// the store; or if a killed holder keeps the next one out.
+func TestHeldStoreNamesItsHolder(t *testing.T) {
+	dir := privateDir(t)
+	c := startChild(t, roleWrite, dir)
+	c.line(t)
+	wantWords(t, refused(t, Options{Dir: dir}), fmt.Sprintf("process %d", c.cmd.Process.Pid), "started 20", "data_dir")
+	c.kill()
+	s := openAt(t, Options{Dir: dir})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(holderPath(s.Path())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the holder file after Close: %v, want none", err)
+	}
+}
+
+// Fails if a holder file that is missing or of a dead process is believed.
+func TestHolderIsNotMadeUp(t *testing.T) {
+	dir := privateDir(t)
+	s := openAt(t, Options{Dir: dir})
+	if err := os.WriteFile(holderPath(s.Path()), []byte(`{"pid":2147483646}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantWords(t, refused(t, Options{Dir: dir}), "another process", "2147483646", "is gone")
+	if err := os.Remove(holderPath(s.Path())); err != nil {
+		t.Fatal(err)
+	}
+	wantWords(t, refused(t, Options{Dir: dir}), "another process", "left no name")
+}
+
+// Fails if the store is made readable for others, or one that is gets opened.
+func TestOnlyTheOwnerMayReadTheStore(t *testing.T) {
+	parent := privateDir(t)
+	dir := filepath.Join(parent, "a", "b")
+	s := openAt(t, Options{Dir: dir})
+	for path, want := range map[string]os.FileMode{dir: 0o700, s.Path(): 0o600, holderPath(s.Path()): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: mode %v (%v), want %v", path, info.Mode().Perm(), err, want)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	chmod := func(path string, mode os.FileMode) {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chmod(s.Path(), 0o640)
+	wantWords(t, refused(t, Options{Dir: dir}), "0640", "chmod 0600 "+s.Path())
+	chmod(s.Path(), 0o600)
+	chmod(dir, 0o750)
+	wantWords(t, refused(t, Options{Dir: dir}), "0750", "chmod 0700 "+dir)
+	chmod(dir, 0o700)
+
+	link := filepath.Join(parent, "link")
+	if err := os.Mkdir(link, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(s.Path(), filepath.Join(link, DefaultFile)); err != nil {
+		t.Fatal(err)
+	}
+	wantWords(t, refused(t, Options{Dir: link}), "not a regular file")
+	if err := openAt(t, Options{Dir: dir}).Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// foreign is a file that belongs to the user after this one.
+type foreign struct{ fs.FileInfo }
+
+func (f foreign) Sys() any {
+	st := *f.FileInfo.Sys().(*syscall.Stat_t)
+	st.Uid++
+	return &st
+}
+
+// Fails if a file of another user is opened.
+func TestForeignOwnerIsRefused(t *testing.T) {
+	dir := privateDir(t)
+	if err := openAt(t, Options{Dir: dir}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, DefaultFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Only root may give files away, so the other user is made up here.
+	err = checkAccess("file", "x", foreign{info}, 0o600)
+	if !fault.Is(err, fault.StoreUnavailable) {
+		t.Fatalf("error %v, want STORE_UNAVAILABLE", err)
+	}
+	wantWords(t, err.Error(), fmt.Sprint(os.Geteuid()+1), "chown")
+}
+
+// Fails if a damaged or a strange file crashes the daemon or is taken for an
+// empty store.
+func TestStrangeFilesAreRefused(t *testing.T) {
+	dir := privateDir(t)
+	path := filepath.Join(dir, DefaultFile)
+	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantWords(t, refused(t, Options{Dir: dir}), path, "invalid database")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error { _, err := tx.CreateBucket([]byte("strange")); return err })
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	wantWords(t, refused(t, Options{Dir: dir}), path, "not a store of bridged")
+}
+
+// Fails if a cancelled start opens the store all the same.
+func TestCancelledOpen(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := Open(ctx, Options{Dir: privateDir(t), Steps: migrations.Steps})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+}

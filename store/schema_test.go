@@ -1,0 +1,126 @@
+package store
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"fleetd/fault"
+	"fleetd/migrations"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// nextSteps is today's schema and one step more.
+func nextSteps(step func(*bolt.Tx) error) []func(*bolt.Tx) error {
+	return append(migrations.Steps[:len(migrations.Steps):len(migrations.Steps)], step)
+}
+
+func addBucket(tx *bolt.Tx) error {
+	_, err := tx.CreateBucket([]byte("added"))
+	return err
+}
+
+// filled makes a store with one entity and closes it.
+func filled(t *testing.T) (dir, gid string) {
+	t.Helper()
+	dir, gid = privateDir(t), newID()
+	s := openAt(t, Options{Dir: dir})
+	stop := start(t, s)
+	write(t, s, putEntity(gid, "kept"))
+	if err := errors.Join(stop(), s.Check(t.Context()), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return dir, gid
+}
+
+func hasBucket(t *testing.T, s *Store, name string) bool {
+	t.Helper()
+	var has bool
+	view(t, s, func(tx *Tx) error {
+		has = tx.bolt.Bucket([]byte(name)) != nil
+		return nil
+	})
+	return has
+}
+
+// Fails if a newer file is opened, or if the refusal leaves the lock.
+func TestNewerSchemaIsRefused(t *testing.T) {
+	dir, _ := filled(t)
+	if err := openAt(t, Options{Dir: dir, Steps: nextSteps(addBucket)}).Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantWords(t, refused(t, Options{Dir: dir}), "schema 2", "knows 1", "newer bridged", "schema-1.bak")
+	if err := openAt(t, Options{Dir: dir, Steps: nextSteps(addBucket)}).Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Fails if a file is changed before there is a copy of it, if the copy is not
+// the old file, or if a new store makes one.
+func TestOlderSchemaIsCopiedAsideAndMovedForward(t *testing.T) {
+	dir, gid := filled(t)
+	if copies, _ := filepath.Glob(filepath.Join(dir, "*.bak*")); len(copies) != 0 {
+		t.Errorf("a new store has copies %v", copies)
+	}
+	s := openAt(t, Options{Dir: dir, Steps: nextSteps(addBucket)})
+	if _, err := entityNamed(s, gid); err != nil || !hasBucket(t, s, "added") {
+		t.Errorf("after the step: entity %v, added %v", err, hasBucket(t, s, "added"))
+	}
+	backup := backupPath(s.Path(), 1)
+	if info, err := os.Stat(backup); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("copy: %v, mode %v", err, info.Mode())
+	}
+	old := openAt(t, Options{Dir: dir, File: filepath.Base(backup)})
+	if _, err := entityNamed(old, gid); err != nil || hasBucket(t, old, "added") {
+		t.Errorf("the copy: entity %v, added %v", err, hasBucket(t, old, "added"))
+	}
+}
+
+// Fails if a step that fails or panics leaves half of itself, or the lock.
+func TestFailedStepChangesNothing(t *testing.T) {
+	dir, gid := filled(t)
+	for _, step := range []func(*bolt.Tx) error{
+		func(tx *bolt.Tx) error { return errors.Join(addBucket(tx), errors.New("boom")) },
+		func(tx *bolt.Tx) error { _ = addBucket(tx); panic("boom") },
+	} {
+		wantWords(t, refused(t, Options{Dir: dir, Steps: nextSteps(step)}), "schema 1 to 2", "boom")
+	}
+	s := openAt(t, Options{Dir: dir})
+	if _, err := entityNamed(s, gid); err != nil || hasBucket(t, s, "added") {
+		t.Errorf("entity %v, added %v", err, hasBucket(t, s, "added"))
+	}
+}
+
+// Fails if a daemon killed inside a step leaves a file that the next start
+// cannot move forward.
+func TestKilledInAStepStartsAgain(t *testing.T) {
+	dir, gid := filled(t)
+	c := startChild(t, roleMigrate, dir)
+	if got := c.line(t); got != "in step" {
+		t.Fatalf("child says %q", got)
+	}
+	c.kill()
+	// What a kill during the copy itself would leave.
+	if err := os.WriteFile(copyTemp(filepath.Join(dir, DefaultFile)), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := openAt(t, Options{Dir: dir, Steps: nextSteps(addBucket)})
+	if _, err := entityNamed(s, gid); err != nil || !hasBucket(t, s, "added") {
+		t.Errorf("entity %v, added %v", err, hasBucket(t, s, "added"))
+	}
+	if _, err := os.Stat(copyTemp(s.Path())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the half copy is still there: %v", err)
+	}
+	if _, err := os.Stat(backupPath(s.Path(), 1)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Fails if a program without steps makes a store without buckets.
+func TestOpenNeedsSteps(t *testing.T) {
+	if _, err := Open(t.Context(), Options{Dir: privateDir(t)}); !fault.Is(err, fault.Internal) {
+		t.Errorf("error %v, want INTERNAL", err)
+	}
+}
