@@ -147,6 +147,7 @@ type RosterResult struct {
 	Hosts    []RosterHost   `json:"hosts"`
 	Entities []RosterEntity `json:"entities"`
 	Held     int            `json:"held"`
+	Note     string         `json:"note,omitempty"` // what was left out, and how to see it
 }
 
 // RosterHost is one gateway. State is online, unknown or offline.
@@ -182,6 +183,7 @@ type TraceArgs struct {
 type TraceResult struct {
 	TraceID string `json:"trace_id"`
 	Hops    []Hop  `json:"hops"`
+	Note    string `json:"note,omitempty"` // what was left out
 }
 
 // Hop is one step of a message on one host; it never holds content.
@@ -208,6 +210,7 @@ type WhoamiResult struct {
 	OpenBriefs []OpenBrief `json:"open_briefs"`
 	Drained    []Drained   `json:"recently_drained"` // readable again with bridge_read for an hour
 	Held       int         `json:"held"`
+	Note       string      `json:"note,omitempty"` // what was left out
 }
 
 // OpenBrief is a brief the caller has been given and not answered.
@@ -231,6 +234,8 @@ type RegisterArgs struct {
 	Kind   string   `json:"kind"` // worker, main, orchestrator
 	Pane   string   `json:"pane,omitempty"`
 	Groups []string `json:"groups,omitempty"`
+	// NewToken replaces the token of an entity that exists.
+	NewToken bool `json:"new_token,omitempty"`
 }
 
 // RegisterResult carries the only copy of the token; the store keeps its hash.

@@ -41,6 +41,20 @@ func OnWritten(ctx context.Context, fn func(written bool)) {
 	r.mu.Unlock()
 }
 
+// ReceiptFrom returns the receipt of ctx, nil if nobody will tell whether the
+// response was written.
+func ReceiptFrom(ctx context.Context) *Receipt {
+	r, _ := ctx.Value(receiptKey{}).(*Receipt)
+	return r
+}
+
+// pending reports whether anybody waits for this receipt.
+func (r *Receipt) pending() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.hooks) > 0
+}
+
 // Settle runs the hooks, in their order, once.
 func (r *Receipt) Settle(written bool) {
 	r.mu.Lock()

@@ -1,0 +1,128 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"fleetd/fault"
+
+	"github.com/hashicorp/go-hclog"
+	mcpgo "github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// adapter serves every verb as a tool: strict decode, call, result in
+// structure and text alike, since agents show their model only one of the two
+// (agent facts §9).
+type adapter struct {
+	log   hclog.Logger
+	every time.Duration // between two signs of progress
+}
+
+func (a *adapter) handler(v verb) server.ToolHandlerFunc {
+	return func(ctx context.Context, req mcpgo.CallToolRequest) (*mcpgo.CallToolResult, error) {
+		// The verb gets a receipt of its own, so that a result that never makes
+		// it into the response counts as lost.
+		own, receipt := WithReceipt(ctx)
+		result, f := a.call(own, v, req)
+		if f != nil {
+			receipt.Settle(false)
+			a.log.Debug("a tool call failed", "tool", v.tool(), "code", f.Code, "cause", f.Cause)
+			return faultResult(f), nil
+		}
+		if receipt.pending() {
+			OnWritten(ctx, receipt.Settle)
+		}
+		return result, nil
+	}
+}
+
+func (a *adapter) call(ctx context.Context, v verb, req mcpgo.CallToolRequest) (*mcpgo.CallToolResult, *fault.Error) {
+	raw, err := rawArguments(req)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.BadRequest, "%s takes its arguments as one JSON object; this is not one.", v.tool())
+	}
+	c, err := v.prepare(raw)
+	if err != nil {
+		return nil, fault.From(err)
+	}
+	if c.wait > 0 {
+		stop := a.attend(ctx, req, c.wait)
+		defer stop()
+	}
+	r, f := run(ctx, a.log, v, c)
+	if f != nil {
+		return nil, f
+	}
+	text, ok, err := fitted(r, maxResultBytes)
+	if err != nil {
+		return nil, fault.From(err)
+	}
+	if !ok {
+		return nil, fault.New(fault.Internal, "the result of %s is too large for one answer; nothing was lost. Ask for less at once, with a smaller max or a filter.", v.tool())
+	}
+	return mcpgo.NewToolResultStructured(r, string(text)), nil
+}
+
+// run calls the verb; a panic becomes INTERNAL and never reaches a client, and
+// a result for a client that has cancelled counts as lost.
+func run(ctx context.Context, log hclog.Logger, v verb, c call) (result any, f *fault.Error) {
+	ctx, done := untilStopped(ctx)
+	defer done()
+	defer func() {
+		if p := recover(); p != nil {
+			logPanic(log, v.name, p)
+			result, f = nil, fault.New(fault.Internal, "the gateway met an error of its own in %s; see its log. Do not repeat a send: look with bridge_whoami and bridge_trace first.", v.tool())
+		}
+	}()
+	r, err := c.run(ctx)
+	if err != nil {
+		return nil, answer(ctx, err)
+	}
+	if ctx.Err() != nil && context.Cause(ctx) != errStopping {
+		return nil, cancelled(ctx.Err())
+	}
+	return r, nil
+}
+
+// logPanic logs where it happened. Its value only if it is the runtime's own:
+// any other might hold content.
+func logPanic(log hclog.Logger, where string, p any) {
+	value := fmt.Sprintf("a %T", p)
+	if e, ok := p.(runtime.Error); ok {
+		value = e.Error()
+	}
+	log.Error("panic", "in", where, "value", value, "stack", string(debug.Stack()))
+}
+
+func rawArguments(req mcpgo.CallToolRequest) (json.RawMessage, error) {
+	switch raw := req.GetRawArguments().(type) {
+	case nil:
+		return nil, nil
+	case json.RawMessage:
+		return raw, nil
+	default:
+		return json.Marshal(raw)
+	}
+}
+
+// faultResult is a failed call: the text starts with the code word, because
+// two of three agents do not mark errors, and the structure carries the same.
+func faultResult(f *fault.Error) *mcpgo.CallToolResult {
+	r := mcpgo.NewToolResultError(string(f.Code) + ": " + f.Sentence)
+	r.StructuredContent = faultBody{Error: faultDetail{Code: f.Code, Message: f.Sentence}}
+	return r
+}
+
+type faultBody struct {
+	Error faultDetail `json:"error"`
+}
+
+type faultDetail struct {
+	Code    fault.Code `json:"code"`
+	Message string     `json:"message"`
+}

@@ -1,0 +1,108 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"fleetd/fault"
+	"fleetd/mcp"
+)
+
+func (c *Client) init() {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	c.http = &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", c.Socket)
+		},
+		// A kept connection would be the old daemon's after a restart, and
+		// whether it had read the request could not be told.
+		DisableKeepAlives: true,
+	}}
+}
+
+// exchange is one request and its response. Where ctx carries a receipt, the
+// daemon holds what it hands over until that receipt is settled.
+func exchange[R any](ctx context.Context, c *Client, req request, waitLeft int) (R, error) {
+	var out R
+	receipt := mcp.ReceiptFrom(ctx)
+	res, err := c.post(ctx, req, req.args(waitLeft), receipt != nil)
+	if err != nil {
+		return out, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxResponse))
+	if err != nil {
+		return out, classify(err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return out, problem(res, body)
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return out, fault.Wrap(err, fault.Internal, "the daemon's answer cannot be read; daemon and client may be of different versions.")
+	}
+	if id := res.Header.Get(mcp.ReceiptHeader); id != "" {
+		mcp.OnWritten(ctx, func(written bool) { c.confirm(ctx, id, written) })
+	}
+	return out, nil
+}
+
+func (c *Client) post(ctx context.Context, req request, args any, explicit bool) (*http.Response, error) {
+	body, err := json.Marshal(args)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Internal, "the request cannot be written as JSON.")
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://bridged/api/v1/"+req.verb, bytes.NewReader(body))
+	if err != nil {
+		return nil, fault.From(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	switch {
+	case req.admin:
+		// Admin verbs are the host user's; a token in the environment of a pane
+		// does not change who that is.
+	case c.Token != "":
+		r.Header.Set("Authorization", "Bearer "+c.Token)
+	case c.As != "":
+		r.Header.Set(mcp.AsHeader, c.As)
+	}
+	if explicit {
+		r.Header.Set(mcp.ReceiptHeader, mcp.ReceiptExplicit)
+	}
+	res, err := c.http.Do(r)
+	if err != nil {
+		return nil, classify(err)
+	}
+	return res, nil
+}
+
+// confirm tells the daemon whether the agent got what a call brought. If it
+// cannot be told, the daemon takes it for lost after a while and offers it
+// again: at least once, never silently gone.
+func (c *Client) confirm(ctx context.Context, id string, written bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmWithin)
+	defer cancel()
+	req := request{verb: "receipt"}
+	res, err := c.post(ctx, req, mcp.ReceiptArgs{ID: id, Written: written}, false)
+	if err != nil {
+		return
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxResponse)) // see above
+	_ = res.Body.Close()
+}
+
+// problem is the fault that a response carries.
+func problem(res *http.Response, body []byte) error {
+	var p mcp.Problem
+	if err := json.Unmarshal(body, &p); err != nil || p.Code == "" {
+		return fault.New(fault.Internal, "the daemon answered %s without a reason; daemon and client may be of different versions.", res.Status)
+	}
+	return fault.New(p.Code, "%s", p.Detail)
+}

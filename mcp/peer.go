@@ -1,0 +1,36 @@
+package mcp
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+
+	"fleetd/fault"
+)
+
+type connKey struct{}
+
+// connContext keeps the unix connection for the question who is at its end.
+func (s *Server) connContext(ctx context.Context, c net.Conn) context.Context {
+	if _, ok := c.(*net.UnixConn); ok {
+		return context.WithValue(ctx, connKey{}, c)
+	}
+	return ctx
+}
+
+// checkPeer lets only the daemon's own user and root use the unix socket.
+func (s *Server) checkPeer(r *http.Request) *fault.Error {
+	c, ok := r.Context().Value(connKey{}).(net.Conn)
+	if !ok {
+		return fault.New(fault.NotAuthenticated, "the peer of this connection cannot be told.")
+	}
+	uid, err := s.PeerUID(c)
+	if err != nil {
+		return fault.Wrap(err, fault.NotAuthenticated, "the user at the other end of the unix socket cannot be told.")
+	}
+	if own := uint32(os.Getuid()); uid != own && uid != 0 {
+		return fault.New(fault.NotAuthenticated, "user %d may not use this daemon, it belongs to user %d.", uid, own)
+	}
+	return nil
+}

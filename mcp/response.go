@@ -1,0 +1,201 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// writeTimeout bounds one write to a client that does not read. It is renewed
+// for every write: a stream may live for as long as it likes.
+const writeTimeout = 30 * time.Second
+
+// response stands before the client's http.ResponseWriter. It knows whether
+// everything was written, and it can begin the event stream of a call before
+// the library has anything to say: clients give up after 60 s without a
+// response header (agent facts §1.3). What the library then writes as plain
+// JSON becomes the last event of that stream.
+type response struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	accepts bool // the client takes an event stream
+	header  http.Header
+	// onHeader sees the header before it goes out.
+	onHeader func(http.Header)
+
+	mu        sync.Mutex
+	committed bool // the header is out
+	begun     bool // as an event stream, by us
+	wrap      bool // the handler writes JSON into our stream
+	pending   bytes.Buffer
+	bytes     int // written by the handler itself
+	err       error
+}
+
+func newResponse(w http.ResponseWriter, r *http.Request) *response {
+	res := &response{
+		w: w, rc: http.NewResponseController(w),
+		header:  http.Header{},
+		accepts: r.Method == http.MethodPost && strings.Contains(r.Header.Get("Accept"), "text/event-stream"),
+	}
+	res.extend()
+	return res
+}
+
+// Header is the handler's view: a map of its own, since begin may be sending
+// ours at the same time.
+func (r *response) Header() http.Header { return r.header }
+
+// WriteHeader sends the handler's header, unless the stream has begun.
+func (r *response) WriteHeader(status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.commit(status)
+}
+
+func (r *response) commit(status int) {
+	if r.committed {
+		if r.begun {
+			r.wrap = strings.HasPrefix(r.header.Get("Content-Type"), "application/json")
+		}
+		return
+	}
+	r.committed = true
+	if r.onHeader != nil {
+		r.onHeader(r.header)
+	}
+	for k, v := range r.header {
+		r.w.Header()[k] = v
+	}
+	r.extend()
+	r.w.WriteHeader(status)
+}
+
+// Write passes p on, or keeps it for the last event.
+func (r *response) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.committed {
+		r.commit(http.StatusOK)
+	}
+	if r.wrap {
+		return r.pending.Write(p)
+	}
+	return r.write(p)
+}
+
+func (r *response) write(p []byte) (int, error) {
+	r.extend()
+	n, err := r.w.Write(p)
+	r.bytes += n
+	r.fail(err)
+	return n, err
+}
+
+// Flush makes the library stream: it asserts http.Flusher.
+func (r *response) Flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.flush()
+}
+
+func (r *response) flush() {
+	r.extend()
+	r.fail(r.rc.Flush())
+}
+
+func (r *response) fail(err error) {
+	if err != nil && r.err == nil && !errors.Is(err, http.ErrNotSupported) {
+		r.err = err
+	}
+}
+
+func (r *response) extend() {
+	// Not supported by the recorders of tests only.
+	_ = r.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
+}
+
+// Unwrap lets a http.ResponseController reach the connection's deadlines.
+func (r *response) Unwrap() http.ResponseWriter { return r.w }
+
+// sent reports whether the header is out.
+func (r *response) sent() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.committed
+}
+
+// begin starts the response as an event stream, if the client takes one.
+func (r *response) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.committed || !r.accepts {
+		return
+	}
+	r.committed, r.begun = true, true
+	h := r.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	r.extend()
+	r.w.WriteHeader(http.StatusOK)
+	r.flush()
+}
+
+// streams reports whether event may be used.
+func (r *response) streams() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.begun
+}
+
+// event writes one message into the stream that begin began.
+func (r *response) event(msg any) error {
+	b, err := json.Marshal(msg)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return r.err
+	}
+	r.extend()
+	if _, err := fmt.Fprintf(r.w, "event: message\ndata: %s\n\n", b); err != nil {
+		r.fail(err)
+		return err
+	}
+	r.flush()
+	return r.err
+}
+
+// finish writes what is left and reports whether the handler's answer went out
+// without an error.
+func (r *response) finish() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if b := bytes.TrimSpace(r.pending.Bytes()); len(b) > 0 {
+		r.pending = bytes.Buffer{}
+		_, _ = r.write(fmt.Appendf(nil, "event: message\ndata: %s\n\n", b)) // the error is kept in r.err
+	}
+	if r.bytes > 0 {
+		r.flush()
+	}
+	return r.err == nil && r.bytes > 0
+}
+
+type responseKey struct{}
+
+func withResponse(ctx context.Context, r *response) context.Context {
+	return context.WithValue(ctx, responseKey{}, r)
+}
+
+func responseFrom(ctx context.Context) *response {
+	r, _ := ctx.Value(responseKey{}).(*response)
+	return r
+}
