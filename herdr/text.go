@@ -21,7 +21,8 @@ var newlines = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 //   - CRLF and CR become LF; a tab becomes four blanks; the text is NFC;
 //   - C0 controls, ESC among them, and DEL become control pictures (U+2400…);
 //     C1 controls, bytes that are no UTF-8, line separators, bidi controls and
-//     other characters without a picture become their number: <U+202E>, <0x9B>;
+//     other characters without a picture become their number: ⟨U+202E⟩, ⟨0x9B⟩
+//     (not in <>: a combining stroke after > makes another character of it);
 //   - every '@' becomes '＠';
 //   - leading and trailing blanks and blank lines go.
 //
@@ -38,7 +39,7 @@ func Clean(s string) string {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
 		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, "<0x%02X>", s[i])
+			fmt.Fprintf(&b, "⟨0x%02X⟩", s[i])
 		case r == '\n':
 			b.WriteByte('\n')
 		case r == '\t':
@@ -50,7 +51,7 @@ func Clean(s string) string {
 		case r == '@':
 			b.WriteRune(fullWidthAt)
 		case unseen(r):
-			fmt.Fprintf(&b, "<U+%04X>", r)
+			fmt.Fprintf(&b, "⟨U+%04X⟩", r)
 		default:
 			b.WriteRune(r)
 		}
