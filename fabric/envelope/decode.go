@@ -14,7 +14,7 @@ const (
 
 // Limits bound what Decode accepts, in bytes; zero stands for the default.
 type Limits struct {
-	HeaderBytes int // all our headers as they are on the wire
+	HeaderBytes int // all our headers as they are on the wire; Verify takes no more than the default
 	BodyBytes   int
 }
 

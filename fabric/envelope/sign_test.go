@@ -127,7 +127,8 @@ func TestAnySingleChangeIsRefused(t *testing.T) {
 		},
 		"body cut": func(t *rapid.T, _ map[string]any, _ []string, body *[]byte) {
 			if len(*body) == 0 {
-				t.Skip("nothing to cut off an empty body")
+				*body = []byte{0} // nothing to cut: the other way round
+				return
 			}
 			*body = (*body)[:len(*body)-1]
 		},
@@ -247,6 +248,9 @@ func TestSignWritesTheTypedFields(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, e.Table()); diff != "" {
 		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+	if len(e.Headers) != len(want) {
+		t.Errorf("kept a header of the broker: %v", e.Headers)
 	}
 	if e.Headers["sig"] == "stale" || e.V != Version {
 		t.Errorf("sig %q, version %q", e.Headers["sig"], e.V)

@@ -149,7 +149,7 @@ func checkOffer(known keysByHost, host string, keys []ed25519.PublicKey, more bo
 	if more || len(known[host]) == 0 || len(strange) == 0 {
 		return nil
 	}
-	return fault.New(fault.Conflict, "host %s is trusted with the key %s already, and this is %s; ask its owner whether it has a new key, then trust that beside the old one (--force), or revoke the old one first",
+	return fault.New(fault.Conflict, "host %s is trusted with the key %s already, and this is %s; ask its owner whether it has a new key, then trust that beside the old one (--beside), or revoke the old one first",
 		host, Fingerprint(known[host][0]), Fingerprint(strange[0]))
 }
 

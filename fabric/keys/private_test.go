@@ -178,8 +178,9 @@ func TestLoadRefusesWhatIsNoKey(t *testing.T) {
 	if err := os.Symlink(filepath.Join(t.TempDir(), "nothing"), link); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{path, link, t.TempDir()} {
-		if _, created, err := LoadOrCreate(path, rand.Reader); created || !fault.Is(err, fault.BadRequest) {
+	for path, want := range map[string]string{path: "no regular file", link: "a link to nothing", t.TempDir(): "no regular file"} {
+		_, created, err := LoadOrCreate(path, rand.Reader)
+		if created || !fault.Is(err, fault.BadRequest) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: created %v, %v", path, created, err)
 		}
 	}
