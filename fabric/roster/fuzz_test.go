@@ -1,0 +1,53 @@
+package roster
+
+import (
+	"testing"
+
+	"fleetd/fabric/envelope"
+)
+
+// Fails when a body makes Handle panic, hold more than its bounds, or leave a
+// view that no longer adds up.
+func FuzzHandle(f *testing.F) {
+	for _, body := range []any{
+		gatewayBody{stamp: stamp{1, 1}, IntervalMS: 5000, Digest: "x", Serving: true},
+		gatewayBody{stamp: stamp{1, 2}, Part: 1, Parts: 1, Entities: []entityBody{worker2body(1, "a"), worker2body(1, "b"), {}}},
+		gatewayBody{stamp: stamp{2, 1}, IntervalMS: -1, Progress: map[string]int64{gid(1): -5}, Leaving: true},
+		announceBody{stamp{1, 3}, entityBody{GID: gid(1), Name: "a", Kind: "worker", Gone: true, Since: -1}},
+		solicitBody{stamp{1, 4}, []string{"hosta"}},
+	} {
+		for _, subject := range []string{envelope.RosterGateway, envelope.RosterSolicit, gid(1)} {
+			f.Add(subject, raw("hostb", subject, body).Body)
+		}
+	}
+	f.Add(gid(1), []byte(`{"boot":18446744073709551615,"seq":1e3,"entity":null}`))
+	f.Fuzz(func(t *testing.T, subject string, body []byte) {
+		r, err := New(Config{Host: "hosta", Boot: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.SetLocal(worker(7, "mine")); err != nil {
+			t.Fatal(err)
+		}
+		e := raw("hostb", subject, nil)
+		e.Body = body
+		refused := r.Handle(e) != nil
+		if state := r.HostState("hostb"); refused && state != Never {
+			t.Errorf("a refused message made its host %s", state)
+		}
+		if again := r.Stats(); r.Handle(e) == nil && !refused && r.Stats().Handled != again.Handled {
+			t.Error("the same message was news twice")
+		}
+		for _, v := range r.Entities(Filter{Gone: true}) {
+			if err := v.check(); err != nil {
+				t.Errorf("%+v: %v", v, err)
+			}
+			if home, _ := r.Home(v.GID); home != v.Host {
+				t.Errorf("%s is listed on %s and at home on %s", v.GID, v.Host, home)
+			}
+		}
+		if home, _ := r.Home(gid(7)); home != "hosta" {
+			t.Errorf("our own moved to %q", home)
+		}
+	})
+}

@@ -1,0 +1,426 @@
+package roster
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fabric/envelope"
+)
+
+func want[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// Fails when a joining host doesn't announce itself in full or isn't answered.
+func TestHostsSeeEachOtherOnceJoined(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta", worker(1, "builder", "builders"))
+		b := f.join("hostb", worker(2, "reviewer"), worker(3, "tester"))
+		c := f.join("hostc")
+		for _, m := range []*member{a, b, c} {
+			want(t, m.host+" sees of a", m.sees("hosta"), "builder:idle")
+			want(t, m.host+" sees of b", m.sees("hostb"), "reviewer:idle tester:idle")
+			want(t, m.host+" of c", m.HostState("hostc"), Online)
+			want(t, m.host+" is current", m.Current(), true)
+		}
+		home, known := a.Home(gid(2))
+		want(t, "home", home, "hostb")
+		want(t, "home known", known, true)
+		want(t, "c of a stranger", c.HostState("hostz"), Never)
+		if len(f.refused) > 0 {
+			t.Error(f.refused)
+		}
+	})
+}
+
+// Fails when a change of an entity waits for the next heartbeat, or when what
+// was withdrawn is forgotten.
+func TestChangesArriveAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a, b := f.join("hosta", worker(1, "builder")), f.join("hostb")
+		since := time.Now().Truncate(time.Millisecond)
+		a.SetStatus(gid(1), Status{State: "working", Since: since, Refusing: "a draft is in the composer"})
+		pass(coalesce)
+		want(t, "after a status", b.sees("hosta"), "builder:working")
+		got := b.Entities(Filter{Status: "working"})[0].Status
+		want(t, "since", got.Since.Equal(since), true)
+		want(t, "refusing", got.Refusing, "a draft is in the composer")
+		a.mustSet(worker(2, "tester"))
+		pass(0)
+		want(t, "after a birth", b.sees("hosta"), "builder:working tester:idle")
+		a.RemoveLocal(gid(1))
+		pass(0)
+		want(t, "after a withdrawal", b.sees("hosta"), "builder:gone tester:idle")
+		want(t, "listed", len(b.Entities(Filter{Kind: "worker"})), 1)
+	})
+}
+
+// Fails when each change of a flapping status is a message.
+func TestFlappingStatusIsGathered(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a, b := f.join("hosta", worker(1, "builder")), f.join("hostb")
+		from := f.mark()
+		for i := range 1000 {
+			a.SetStatus(gid(1), Status{State: []string{"idle", "working"}[i%2]})
+			pass(time.Millisecond)
+		}
+		pass(coalesce)
+		want(t, "the last one", b.sees("hosta"), "builder:working")
+		if n := f.count(from, "hosta", gid(1)); n > 11 {
+			t.Errorf("1000 changes within a second made %d announcements", n)
+		}
+	})
+}
+
+// Fails when a clean stop is only seen by missing heartbeats.
+func TestCleanStopIsOfflineAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a, b := f.join("hosta", worker(1, "builder")), f.join("hostb")
+		changed := b.Changed()
+		a.stop()
+		want(t, "state", b.HostState("hosta"), Offline)
+		want(t, "entities", b.sees("hosta"), "builder:offline")
+		select {
+		case <-changed:
+		default:
+			t.Error("nobody was woken")
+		}
+		pass(time.Hour)
+		want(t, "an hour later", b.HostState("hosta"), Offline)
+		a = f.join("hosta", worker(1, "builder"))
+		want(t, "back again", b.sees("hosta"), "builder:idle")
+	})
+}
+
+// Fails when Farewell returns before it is out, or something is said after it.
+func TestNothingIsSaidAfterFarewell(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a, b := f.join("hosta", worker(1, "builder")), f.join("hostb")
+		if err := a.Farewell(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(t, "state", b.HostState("hosta"), Offline)
+		from := f.mark()
+		a.SetStatus(gid(1), Status{State: "working"})
+		b.Solicit("hosta")
+		pass(time.Minute)
+		a.stop()
+		want(t, "said since", f.count(from, "hosta", ""), 0)
+	})
+}
+
+// Fails when silence is noticed too early, too late, or wakes nobody.
+func TestThreeMissedHeartbeatsMakeAHostUnknown(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a, b := f.join("hosta", worker(1, "builder")), f.join("hostb")
+		pass(time.Minute)
+		b.Entities(Filter{})
+		age := b.Hosts()[0].Age
+		a.crash()
+		pass(3*DefaultInterval - age - time.Millisecond)
+		want(t, "just before", b.HostState("hosta"), Online)
+		pass(time.Millisecond)
+		want(t, "after three", b.HostState("hosta"), Unknown)
+		changed := b.Changed()
+		pass(2 * DefaultInterval)
+		select {
+		case <-changed:
+		default:
+			t.Error("nobody was woken")
+		}
+		want(t, "entities", b.sees("hosta"), "builder:unknown")
+		want(t, "log lines", b.log.count("to=unknown"), 1)
+	})
+}
+
+// Fails when a gateway that doesn't hold its claim counts as online.
+func TestHostThatIsNotServingIsOffline(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a, b := f.join("hosta"), f.join("hostb")
+		for _, serving := range []bool{false, true} {
+			f.mu.Lock()
+			a.serving = serving
+			f.mu.Unlock()
+			a.Pulse()
+			pass(0)
+			want(t, fmt.Sprint("serving ", serving), b.Live("hosta"), serving)
+		}
+	})
+}
+
+// Fails when a lost announcement isn't noticed by the digest of the next
+// heartbeat, or the answer doesn't heal the view.
+func TestLostAnnouncementHeals(t *testing.T) {
+	for name, change := range map[string]func(*member){
+		"a birth":      func(a *member) { a.mustSet(worker(2, "tester")) },
+		"a withdrawal": func(a *member) { a.RemoveLocal(gid(1)) },
+		"a status":     func(a *member) { a.SetStatus(gid(1), Status{State: "blocked"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, f *fleet) {
+				a, b := f.join("hosta", worker(1, "builder")), f.join("hostb")
+				f.lose = func(to string, _ *envelope.Envelope) bool { return to == "hostb" }
+				change(a)
+				pass(coalesce)
+				f.lose = nil
+				want(t, "before", b.sees("hosta"), "builder:idle")
+				pass(2 * DefaultInterval)
+				want(t, "after", b.sees("hosta"), a.sees("hosta"))
+				from := f.mark()
+				pass(time.Minute)
+				want(t, "solicitations once healed", f.count(from, "", envelope.RosterSolicit), 0)
+			})
+		})
+	}
+}
+
+// Fails when the digest leaves out what the receiver refused: it would solicit
+// for ever. Fails too when the claim moves the gid or is not loud exactly once.
+func TestClaimOfAForeignGidIsRefusedAndDoesNotSolicitForEver(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta", worker(1, "builder"))
+		b := f.start("hostb") // never heard of hosta when it makes its own of that gid
+		b.mustSet(worker(1, "thief"))
+		b.mustSet(worker(2, "reviewer"))
+		b.connect()
+		pass(time.Minute)
+		from := f.mark()
+		pass(time.Hour)
+		want(t, "solicitations", f.count(from, "hosta", envelope.RosterSolicit), 0)
+		home, _ := a.Home(gid(1))
+		want(t, "home", home, "hosta")
+		want(t, "what is believed of b", a.sees("hostb"), "reviewer:idle")
+		want(t, "refused claims", a.Stats().Refused, 1)
+		want(t, "loud lines", a.log.count("is at home on host hosta"), 1)
+		got, err := a.Resolve("thief")
+		if err == nil {
+			t.Errorf("the claim can be addressed: %+v", got)
+		}
+	})
+}
+
+// Fails when solicitations that don't help keep their pace.
+func TestSolicitationsThatDoNotHelpSlowDown(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta")
+		for seq := range uint64(720) { // an hour of heartbeats with a digest that nothing will meet
+			f.say("hostx", envelope.RosterGateway, gatewayBody{stamp: stamp{7, 2*seq + 1}, IntervalMS: 5000, Digest: "odd", Serving: true})
+			pass(DefaultInterval / 2)
+			f.say("hostx", envelope.RosterGateway, gatewayBody{stamp: stamp{7, 2*seq + 2}, IntervalMS: 5000, Digest: "odd", Serving: true, Part: 1, Parts: 1})
+			pass(DefaultInterval / 2)
+		}
+		if n := a.Stats().Solicited; n < 10 || n > 40 {
+			t.Errorf("%d solicitations in an hour; there should be some and few", n)
+		}
+	})
+}
+
+// Fails when a restarted gateway is taken for the old one, or the old one is
+// still listened to.
+func TestNewerBootReplacesTheOlder(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a, b := f.join("hosta", worker(1, "builder"), worker(2, "tester")), f.join("hostb")
+		old := f.sent[0]
+		a.crash()
+		a = f.join("hosta", worker(2, "tester"), worker(3, "writer"))
+		want(t, "of the new boot", b.sees("hosta"), "builder:gone tester:idle writer:idle")
+		want(t, "boot", b.Hosts()[0].Boot, a.boot)
+
+		a.crash()
+		pass(time.Minute)
+		f.spread(old)
+		f.say("hosta", gid(9), announceBody{stamp{a.boot, 1}, worker2body(9, "ghost")})
+		f.say("hosta", gid(9), announceBody{stamp{a.boot - 1, 1 << 40}, worker2body(9, "ghost")})
+		want(t, "after a replay", b.HostState("hosta"), Unknown)
+		want(t, "counted", b.Stats().Old, 3)
+		_, known := b.Home(gid(9))
+		want(t, "a ghost has a home", known, false)
+	})
+}
+
+func worker2body(n int, name string) entityBody {
+	return entityBody{GID: gid(n), Name: name, Kind: "worker"}
+}
+
+// Fails when withdrawn entities leave the announcements before 8 days, stay
+// after, or are lost by a restart.
+func TestWithdrawnStayForEightDays(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		f.quick = true
+		slow := func(c *Config) { c.Interval = time.Minute }
+		a := f.start("hosta", slow)
+		a.mustSet(worker(1, "builder"))
+		a.connect()
+		a.RemoveLocal(gid(1))
+		if err := a.SetLocal(worker(1, "builder")); err == nil {
+			t.Error("a gid that is gone came back")
+		}
+		pass(4 * 24 * time.Hour)
+		a.stop()
+		pass(3 * 24 * time.Hour)
+		a = f.start("hosta", slow)
+		a.connect()
+		b := f.start("hostb", slow) // was never told of it while it lived
+		b.connect()
+		want(t, "on day 7", b.sees("hosta"), "builder:gone")
+		pass(26 * time.Hour)
+		want(t, "on day 8 at home", len(a.self.records), 0)
+		want(t, "on day 8", len(b.hosts["hosta"].records), 0)
+		home, known := b.Home(gid(1))
+		want(t, "home is remembered longer", home, "hosta")
+		want(t, "known", known, true)
+	})
+}
+
+// Fails when liveness or order depend on a wall clock.
+func TestJumpOfTheWallClockChangesNoLiveness(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a, b := f.join("hosta", worker(1, "builder")), f.join("hostb", worker(2, "reviewer"))
+		for _, jump := range []time.Duration{30 * 24 * time.Hour, -30 * 24 * time.Hour} {
+			f.mu.Lock()
+			a.ahead = jump
+			f.mu.Unlock()
+			for range 120 {
+				pass(time.Minute)
+				if !a.Live("hostb") || !b.Live("hosta") || !a.Current() {
+					t.Fatalf("%v: a sees b %s, b sees a %s", jump, a.HostState("hostb"), b.HostState("hosta"))
+				}
+			}
+			want(t, "entities", a.sees("hostb"), "reviewer:idle")
+			if _, known := a.Home(gid(2)); !known {
+				t.Error("a home was forgotten")
+			}
+			offset := b.Hosts()[0].Offset
+			if (offset - jump).Abs() > time.Second {
+				t.Errorf("b thinks that a is %v ahead; it is %v", offset, jump)
+			}
+		}
+		want(t, "warnings", b.log.count("the clocks of two hosts differ"), 1)
+	})
+}
+
+// Fails when presence per minute grows with the number of agents.
+func TestSteadyTrafficDoesNotGrowWithAgents(t *testing.T) {
+	minute := func(t *testing.T, agents int) (n int) {
+		bubble(t, func(t *testing.T, f *fleet) {
+			var all []Entity
+			for i := range agents {
+				all = append(all, worker(i, fmt.Sprintf("w%d", i)))
+			}
+			a, b := f.join("hosta", all...), f.join("hostb")
+			pass(time.Minute)
+			from := f.mark()
+			for range 60 { // all of them show progress all the time
+				for i := range agents {
+					a.SetStatus(gid(i), Status{State: "idle", Progress: time.Now()})
+				}
+				pass(time.Second)
+			}
+			n = f.count(from, "hosta", "")
+			if last := b.Entities(Filter{Host: "hosta"})[agents-1].Status.Progress; time.Since(last) > progressEvery+DefaultInterval {
+				t.Errorf("with %d agents b saw the last progress at %v, now is %v", agents, last, time.Now())
+			}
+		})
+		return n
+	}
+	want(t, "messages in a minute", minute(t, 100), minute(t, 1))
+}
+
+// Fails when a host speaks for another one, or nonsense changes anything.
+func TestRefusalsChangeNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta")
+		good := announceBody{stamp{1, 1}, worker2body(5, "x")}
+		foreign := raw("hostb", gid(5), good)
+		foreign.To = envelope.RosterKey("hostc", gid(5))
+		other := raw("hostb", gid(5), good)
+		other.From = envelope.GatewayAddress("hostc")
+		kind := raw("hostb", gid(5), good)
+		kind.Kind = envelope.Send
+		key := raw("hostb", gid(5), good)
+		key.To = "roster.hostb"
+		for _, c := range []struct {
+			reason string
+			e      *envelope.Envelope
+		}{
+			{ForeignWord, foreign}, {ForeignWord, other}, {NotPresence, kind}, {NotPresence, key},
+			{BadPresence, raw("hostb", gid(5), "text")},
+			{BadPresence, raw("hostb", gid(5), announceBody{stamp{0, 1}, good.Entity})},
+			{BadPresence, raw("hostb", gid(5), announceBody{stamp{1, 0}, good.Entity})},
+			{BadPresence, raw("hostb", gid(6), good)},
+			{BadPresence, raw("hostb", envelope.RosterGateway, gatewayBody{stamp: stamp{1, 1}, Part: 2, Parts: 1})},
+			{HugePresence, raw("hostb", envelope.RosterGateway, strings.Repeat("x", maxBody))},
+		} {
+			var refusal *envelope.Refusal
+			if err := a.Handle(c.e); !errors.As(err, &refusal) || refusal.Reason != c.reason {
+				t.Errorf("%s to %s: got %v, want %s", c.e.From, c.e.To, err, c.reason)
+			}
+		}
+		want(t, "state of b", a.HostState("hostb"), Never)
+		want(t, "state of c", a.HostState("hostc"), Never)
+		want(t, "entities", len(a.Entities(Filter{})), 0)
+		want(t, "counted", a.Stats().Malformed, 10)
+	})
+}
+
+// Fails when a solicitation under our own host word, the other reading of the
+// key, goes unanswered.
+func TestSolicitationUnderOurHostWordIsAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta", worker(1, "builder"))
+		pass(time.Minute)
+		from := f.mark()
+		ask := raw("hostx", envelope.RosterSolicit, struct{}{})
+		ask.To = envelope.RosterKey("hosta", envelope.RosterSolicit)
+		if err := a.Handle(ask); err != nil {
+			t.Fatal(err)
+		}
+		pass(0)
+		want(t, "full announcements", f.count(from, "hosta", envelope.RosterGateway), 1)
+		want(t, "hostx is alive by that", a.HostState("hostx"), Never)
+	})
+}
+
+// Fails when a flood of solicitations makes more than one full announcement a
+// second.
+func TestFullAnnouncementIsGivenOnceASecond(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		f.join("hosta", worker(1, "builder"))
+		pass(time.Minute)
+		from, full := f.mark(), 0
+		for i := range uint64(2000) {
+			f.say("hostx", envelope.RosterSolicit, solicitBody{stamp: stamp{1, i + 1}})
+			pass(5 * time.Millisecond)
+		}
+		for _, e := range f.sent[from:] {
+			if strings.Contains(string(e.Body), `"parts":1`) {
+				full++
+			}
+		}
+		if full < 9 || full > 11 {
+			t.Errorf("%d full announcements in ten seconds", full)
+		}
+		if n := f.count(from, "hosta", envelope.RosterGateway); n > 120 {
+			t.Errorf("%d messages in ten seconds", n)
+		}
+	})
+}
+
+// Fails when a gateway with our host id and key goes unnoticed or is believed.
+func TestCloneIsLoudAndNotBelieved(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta", worker(1, "builder"))
+		for seq := range uint64(5) {
+			f.say("hosta", gid(2), announceBody{stamp{5000, seq + 1}, worker2body(2, "clone")})
+		}
+		want(t, "entities", a.sees("hosta"), "builder:idle")
+		want(t, "counted", a.Stats().Clones, 5)
+		want(t, "lines", a.log.count("another gateway announces itself"), 1)
+	})
+}

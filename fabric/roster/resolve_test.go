@@ -1,0 +1,132 @@
+package roster
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fault"
+)
+
+// Fails when an address means somebody else than design §1 says.
+func TestResolve(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta",
+			worker(1, "builder"), worker(2, "reviewer"), worker(3, "retired"), worker(4, "twice"), worker(5, "back"))
+		b := f.join("hostb",
+			worker(11, "tester"), worker(12, "reviewer"), worker(13, "twice"), worker(14, "left"), worker(16, "left"))
+		c := f.join("hostc", worker(21, "asleep"), worker(22, "tester"), worker(23, "tester"))
+		a.RemoveLocal(gid(3))
+		pass(time.Second)
+		a.RemoveLocal(gid(5))
+		a.mustSet(worker(6, "back"))
+		b.RemoveLocal(gid(13))
+		b.RemoveLocal(gid(14))
+		pass(time.Second)
+		b.RemoveLocal(gid(16))
+		pass(0)
+		c.stop()
+
+		for _, x := range []struct {
+			address string
+			gid     int    // 0: an error
+			says    string // state of the target, or parts of the sentence split by |
+		}{
+			{"builder", 1, "local online"},
+			{" builder ", 1, "local online"},
+			{"builder@hosta", 1, "local online"},
+			{gid(1), 1, "local online"},
+			{strings.ToUpper(gid(1)), 1, "local online"},
+			{"wQ:p1", 1, "local online"},
+			{"wQ:p11", 0, "UNKNOWN_RECIPIENT"}, // a pane of another host
+			{"reviewer@hostb", 12, "online"},
+			{"reviewer", 0, "AMBIGUOUS_RECIPIENT|reviewer@hosta|reviewer@hostb"},
+			{gid(12), 12, "online"},
+			{"asleep", 21, "offline"},
+			{"asleep@hostc", 21, "offline"},
+			{gid(21), 21, "offline"},
+			{"tester", 0, "AMBIGUOUS_RECIPIENT|tester@hostb|" + gid(22) + " (tester@hostc)|" + gid(23)},
+			{"retired", 3, "local gone online"},
+			{"wQ:p3", 0, "UNKNOWN_RECIPIENT"}, // its pane may be another's by now
+			{"twice", 4, "local online"},      // the other one is gone
+			{"twice@hostb", 13, "gone online"},
+			{"left", 16, "gone online"}, // the latest
+			{"back", 6, "local online"},
+			{"revewer", 0, "UNKNOWN_RECIPIENT|reviewer@hosta or reviewer@hostb"},
+			{"reviewer@hostd", 0, "UNKNOWN_RECIPIENT|reviewer@hosta|No host \"hostd\""},
+			{"tester@hosta", 0, "UNKNOWN_RECIPIENT|tester@hostb"},
+			{"zebra", 0, "UNKNOWN_RECIPIENT|bridge_roster lists everyone"},
+			{"any:reviewers", 0, "UNKNOWN_RECIPIENT|name one member"},
+			{gid(99), 0, "UNKNOWN_RECIPIENT"},
+			{"", 0, "UNKNOWN_RECIPIENT"},
+			{"all", 0, "UNKNOWN_RECIPIENT"},
+			{strings.Repeat("x", 100_000), 0, "UNKNOWN_RECIPIENT"},
+		} {
+			got, err := a.Resolve(x.address)
+			if x.gid == 0 {
+				for part := range strings.SplitSeq(x.says, "|") {
+					if err == nil || !strings.Contains(err.Error(), part) || len(err.Error()) > 1000 {
+						t.Errorf("%.40q: got %+v, %v; want an error that says %q", x.address, got, err, part)
+					}
+				}
+				continue
+			}
+			state := got.HostState
+			if got.Gone {
+				state = "gone " + state
+			}
+			if got.Local {
+				state = "local " + state
+			}
+			if err != nil || got.GID != gid(x.gid) || state != x.says {
+				t.Errorf("%.40q: got %s %s, %v; want %s %s", x.address, got.GID, state, err, gid(x.gid), x.says)
+			}
+		}
+	})
+}
+
+// Fails when a name is only found while its host's presence is in memory.
+func TestResolveByNameAfterOurOwnRestart(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		f.quick = true
+		a, b := f.join("hosta"), f.join("hostb", worker(1, "builder"))
+		pass(time.Minute)
+		b.crash()
+		a.stop()
+		a = f.start("hosta", func(c *Config) { c.Interval = maxInterval })
+		a.connect()
+		got, err := a.Resolve("builder@hostb")
+		if err != nil || got.GID != gid(1) || got.HostState != Unknown {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		want(t, "listed", a.sees("hostb"), "builder:unknown")
+		pass(8*24*time.Hour + time.Hour)
+		_, err = a.Resolve("builder@hostb")
+		want(t, "after 8 days", fault.CodeOf(err), fault.UnknownRecipient)
+	})
+}
+
+// Fails when a host that is not connected says that somebody doesn't exist as
+// if it knew.
+func TestUnknownSaysWhenTheViewIsNotCurrent(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.start("hosta")
+		pass(time.Minute)
+		_, err := a.Resolve("builder")
+		if !fault.Is(err, fault.UnknownRecipient) || !strings.Contains(err.Error(), "was not connected") {
+			t.Error(err)
+		}
+		want(t, "current", a.Current(), false)
+	})
+}
+
+// Fails when a typing mistake isn't measured in single changes.
+func TestDistance(t *testing.T) {
+	for _, x := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"abc", "abc", 0}, {"abc", "abd", 1}, {"abc", "ac", 1}, {"ac", "abc", 1}, {"kitten", "sitting", 3}, {"", "ab", 2}, {"a", "abcdefgh", 6}} {
+		want(t, fmt.Sprintf("%s to %s", x.a, x.b), distance(x.a, x.b, 5), x.want)
+	}
+}
