@@ -1,0 +1,53 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"fleetd/cmd/bridged/config"
+)
+
+func (a *app) serveCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "serve",
+		Short:   "Run the daemon of this host",
+		GroupID: groupHost,
+		Args:    cobra.NoArgs,
+		RunE:    a.run(a.serve),
+	}
+	config.AddFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) serve(cmd *cobra.Command, _ []string) error {
+	cfg, err := a.config(cmd)
+	if err != nil {
+		return err
+	}
+	log := newLogger(cfg.Log, a.Err)
+	for _, w := range cfg.Warnings {
+		log.Warn(w)
+	}
+	return a.Serve(a.signals(cmd.Context()), cfg, log)
+}
+
+func (a *app) mcpCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "mcp",
+		Short: "Serve the tools over standard input and output, for MCP clients",
+		Long: `Serve the daemon's tools over standard input and output. The daemon may be
+restarted meanwhile; the client does not notice. Who the client is says
+$BRIDGED_TOKEN, else --as.`,
+		GroupID: groupHost,
+		Args:    cobra.NoArgs,
+		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
+			c, cfg, err := a.dial(cmd)
+			if err != nil {
+				return err
+			}
+			return a.Stdio(a.signals(cmd.Context()), c, newLogger(cfg.Log, a.Err), a.In, a.Out)
+		}),
+	}
+	a.asFlag(cmd)
+	config.AddFlags(cmd.Flags(), "log.level", "log.json")
+	return cmd
+}

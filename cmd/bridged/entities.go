@@ -1,0 +1,136 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fleetd/cmd/bridged/config"
+	"fleetd/mcp"
+)
+
+var kinds = []string{"worker", "main", "orchestrator"}
+
+// registered is the JSON of a registration: the result and what to write into
+// the MCP clients.
+type registered struct {
+	mcp.RegisterResult
+	Clients []snippet `json:"clients"`
+}
+
+func (a *app) registerCmd() *cobra.Command {
+	var args mcp.RegisterArgs
+	cmd := &cobra.Command{
+		Use:   "register NAME --kind KIND",
+		Short: "Make or change an agent or a main of this host",
+		Long: `Make or change an entity of this host and print its id, its token (once: the
+store keeps only a hash) and what to write into its MCP client. A worker is the
+agent in a herdr pane; a main or an orchestrator is an MCP client that takes its
+mail by itself, and with --pane is reminded in that pane.`,
+		Example: "  bridged register main --kind main\n  bridged register reviewer --kind worker --pane wQ:p2 --group reviewers",
+		GroupID: groupHost,
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
+			if err := checkRegister(args); err != nil {
+				return err
+			}
+			c, cfg, err := a.dial(cmd)
+			if err != nil {
+				return err
+			}
+			args.Name = pos[0]
+			r, err := c.Register(a.signals(cmd.Context()), args)
+			if err != nil {
+				return err
+			}
+			out := registered{r, snippets(r, a.stdioCommand(cfg))}
+			return a.emit(out, func(w *printer) { printRegistered(w, out) })
+		}),
+	}
+	cmd.Flags().StringVar(&args.Kind, "kind", "", "`KIND` of the entity: worker, main or orchestrator")
+	cmd.Flags().StringVar(&args.Pane, "pane", "", "its herdr pane, as `wQ:p2`")
+	cmd.Flags().StringSliceVar(&args.Groups, "group", nil, "a `GROUP` that it belongs to; can be repeated")
+	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(toCompletions(kinds), cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag stands four lines above
+	}
+	return cmd
+}
+
+func toCompletions(in []string) []cobra.Completion { return slices.Clone(in) }
+
+func checkRegister(args mcp.RegisterArgs) error {
+	switch {
+	case args.Kind == "":
+		return usagef("add --kind worker, --kind main or --kind orchestrator")
+	case !slices.Contains(kinds, args.Kind):
+		return usagef("--kind %q is not known; write %s", args.Kind, strings.Join(kinds, ", "))
+	case args.Kind == "worker" && args.Pane == "":
+		return usagef("a worker lives in a herdr pane; add --pane, as in --pane wQ:p2 (inside the pane: $HERDR_PANE_ID)")
+	}
+	return nil
+}
+
+// stdioCommand is how an MCP client starts `bridged mcp` so that it finds this
+// daemon with no other environment than its token.
+func (a *app) stdioCommand(cfg config.Config) []string {
+	command := []string{a.Binary, "mcp"}
+	plain, err := config.Load(config.Source{Environ: []string{"HOME=" + a.getenv("HOME")}, Hostname: "any"})
+	if err != nil || plain.Socket != cfg.Socket {
+		command = append(command, "--socket", cfg.Socket)
+	}
+	return command
+}
+
+func printRegistered(w *printer, r registered) {
+	created := "changed"
+	if r.Created {
+		created = "created"
+	}
+	token := r.Token
+	if token == "" {
+		token = "(unchanged; it was shown when it was made)"
+	}
+	w.record("state", created, "name", r.Name+"@"+r.Host, "gid", r.GID, "kind", r.Kind, "pane", r.Pane, "token", token)
+	if r.Token != "" {
+		w.line("\n# The token is shown this once. Put it into the environment that the agent is started from:")
+		w.line("export BRIDGED_TOKEN=%s", shellQuote(r.Token))
+	}
+	for _, s := range r.Clients {
+		w.line("\n# %s", s.Title)
+		w.content(s.Text)
+	}
+}
+
+// shellQuote makes s one word for a POSIX shell.
+func shellQuote(s string) string {
+	plain := func(r rune) bool {
+		return r == '-' || r == '_' || r == '.' || r == '/' || r == ':' || r == '=' ||
+			'0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func (a *app) unregisterCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:     "unregister NAME",
+		Short:   "End an agent or a main of this host",
+		Long:    `End an entity: its senders are told, its inbox is emptied and removed, its token is worth nothing any more. Its id never comes back.`,
+		GroupID: groupHost,
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
+			c, _, err := a.dial(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := c.Unregister(a.signals(cmd.Context()), mcp.UnregisterArgs{Name: pos[0]})
+			if err != nil {
+				return err
+			}
+			return a.emit(r, func(w *printer) { w.record("state", r.State, "gid", r.GID) })
+		}),
+	}
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fleetd/mcp"
+)
+
+func (a *app) rosterCmd() *cobra.Command {
+	var args mcp.RosterArgs
+	cmd := &cobra.Command{
+		Use:     "roster",
+		Short:   "List hosts, agents and mains",
+		GroupID: groupFleet,
+		Args:    cobra.NoArgs,
+		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
+			c, _, err := a.dial(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := c.Roster(a.signals(cmd.Context()), args)
+			if err != nil {
+				return err
+			}
+			return a.emit(r, func(w *printer) { a.printRoster(w, r) })
+		}),
+	}
+	a.asFlag(cmd)
+	cmd.Flags().StringVar(&args.Host, "host", "", "only this `HOST`")
+	cmd.Flags().StringVar(&args.Kind, "kind", "", "only this `KIND`: worker, main or orchestrator")
+	cmd.Flags().StringVar(&args.Group, "group", "", "only members of this `GROUP`")
+	cmd.Flags().StringVar(&args.Status, "status", "", "only with this `STATUS`: idle, working, blocked …")
+	return cmd
+}
+
+func (a *app) printRoster(w *printer, r mcp.RosterResult) {
+	broker := r.Broker
+	if r.Reason != "" {
+		broker += " (" + r.Reason + ")"
+	}
+	w.record("host", r.Self, "broker", broker, "held", count(r.Held))
+	if len(r.Hosts) > 0 {
+		rows := make([][]string, len(r.Hosts))
+		for i, h := range r.Hosts {
+			rows[i] = []string{h.Host, h.State, ago(h.AgeSeconds), fmt.Sprint(h.Entities), h.Note}
+		}
+		w.line("")
+		w.table([]string{"host", "state", "age", "entities", "note"}, rows)
+	}
+	if len(r.Entities) == 0 {
+		a.note("no agents or mains")
+	} else {
+		rows := make([][]string, len(r.Entities))
+		for i, e := range r.Entities {
+			rows[i] = []string{
+				e.Name + "@" + e.Host, e.Kind, e.Status, e.Since, strings.Join(e.Groups, ","), e.Pane, e.GID, e.Refusing,
+			}
+		}
+		w.line("")
+		w.table([]string{"address", "kind", "status", "since", "groups", "pane", "gid", "refusing"}, rows)
+	}
+	if r.Note != "" {
+		a.note("%s", r.Note)
+	}
+}
+
+func (a *app) traceCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "trace TRACE_ID",
+		Short:   "Show the steps of a message on this host",
+		GroupID: groupFleet,
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
+			c, _, err := a.dial(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := c.Trace(a.signals(cmd.Context()), mcp.TraceArgs{TraceID: pos[0]})
+			if err != nil {
+				return err
+			}
+			return a.emit(r, func(w *printer) { a.printTrace(w, r) })
+		}),
+	}
+	a.asFlag(cmd)
+	return cmd
+}
+
+func (a *app) printTrace(w *printer, r mcp.TraceResult) {
+	if len(r.Hops) == 0 {
+		a.note("this host has seen nothing of %s", r.TraceID)
+	} else {
+		rows := make([][]string, len(r.Hops))
+		for i, h := range r.Hops {
+			rows[i] = []string{h.At, h.Host, h.Step, h.Kind, h.MsgID, h.Entity, h.Peer, h.Outcome, h.Reason}
+		}
+		w.table([]string{"at", "host", "step", "kind", "msg", "entity", "peer", "outcome", "reason"}, rows)
+	}
+	if r.Note != "" {
+		a.note("%s", r.Note)
+	}
+}
+
+func (a *app) whoamiCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "whoami",
+		Short:   "Show for whom the daemon takes the caller, and what waits",
+		GroupID: groupFleet,
+		Args:    cobra.NoArgs,
+		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
+			c, _, err := a.dial(cmd)
+			if err != nil {
+				return err
+			}
+			r, err := c.Whoami(a.signals(cmd.Context()))
+			if err != nil {
+				return err
+			}
+			return a.emit(r, func(w *printer) { a.printWhoami(w, r) })
+		}),
+	}
+	a.asFlag(cmd)
+	return cmd
+}
+
+func (a *app) printWhoami(w *printer, r mcp.WhoamiResult) {
+	w.record("name", r.Name+"@"+r.Host, "gid", r.GID, "kind", r.Kind, "pane", r.Pane,
+		"groups", strings.Join(r.Groups, ","), "held", fmt.Sprint(r.Held))
+	if len(r.OpenBriefs) > 0 {
+		rows := make([][]string, len(r.OpenBriefs))
+		for i, b := range r.OpenBriefs {
+			rows[i] = []string{b.MsgID, b.From, b.At, count(b.Bytes)}
+		}
+		w.line("")
+		w.table([]string{"open brief", "from", "at", "bytes to read"}, rows)
+	}
+	if len(r.Drained) > 0 {
+		rows := make([][]string, len(r.Drained))
+		for i, d := range r.Drained {
+			rows[i] = []string{d.MsgID, d.From, d.At}
+		}
+		w.line("")
+		w.table([]string{"read lately", "from", "at"}, rows)
+	}
+	if r.Note != "" {
+		a.note("%s", r.Note)
+	}
+}

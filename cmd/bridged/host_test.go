@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"fleetd/cmd/bridged/config"
+	"fleetd/fault"
+)
+
+// Fault: what one host shows is not what another can trust, or the fingerprints
+// that people compare differ.
+func TestTwoHostsTrustEachOther(t *testing.T) {
+	a, b := newWorld(t), newWorld(t)
+	a.deps.Rand, b.deps.Rand, b.deps.Hostname = rand.Reader, rand.Reader, "hostb"
+	shown := b.run("keys", "show")
+	if shown.code != 0 || !strings.HasPrefix(shown.out, "ed25519 ") || !strings.HasSuffix(shown.out, " hostb\n") ||
+		!strings.Contains(shown.err, "a new key was made: HOME/.local/state/bridged/gateway.key\n") {
+		t.Fatalf("%+v", shown)
+	}
+	again := b.run("keys", "show")
+	_, print, ok := strings.Cut(again.err, "fingerprint of hostb: ")
+	if !ok || again.out != shown.out || strings.Contains(again.err, "new key") {
+		t.Fatalf("%+v", again)
+	}
+	print = strings.TrimSpace(print)
+	file := a.write("usb/hostb.pub", shown.out)
+	a.want(result{out: "host\tfingerprint\nhostb\t" + print + "\n"}, "keys", "trust", file)
+	list := a.run("keys", "list")
+	if list.code != 0 || !strings.Contains(list.out, "hosta (this host)\tSHA256:") || !strings.Contains(list.out, "hostb\t"+print+"\n") {
+		t.Errorf("%+v", list)
+	}
+	var got struct {
+		Trusted  []trusted
+		Problems []string
+	}
+	if err := json.Unmarshal([]byte(a.run("keys", "list", "--json").out), &got); err != nil || len(got.Trusted) != 2 || got.Trusted[1].Fingerprints[0] != print || !got.Trusted[0].Self {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Fault: a file of the trust directory that trusts nobody is passed over in
+// silence, or a host's second key is taken without being asked for.
+func TestTrustThatIsNoTrust(t *testing.T) {
+	w := newWorld(t)
+	w.deps.Rand = rand.Reader
+	w.write(".config/bridged/trust/hostc.pub", "nonsense\n")
+	if r := w.run("keys", "list"); r.code != 0 || !strings.Contains(r.err, "warning: ") || !strings.Contains(r.err, "hostc.pub") || strings.Contains(r.out, "hostc") {
+		t.Errorf("%+v", r)
+	}
+	first, second := newWorld(t), newWorld(t)
+	var files []string
+	for i, h := range []*world{first, second} {
+		h.deps.Rand, h.deps.Hostname = rand.Reader, "hostb"
+		files = append(files, w.write([]string{"one/hostb.pub", "two/hostb.pub"}[i], h.run("keys", "show").out))
+	}
+	if r := w.run("keys", "trust", files[0]); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := w.run("keys", "trust", files[1]); r.code != 1 || !strings.Contains(r.err, "CONFLICT") {
+		t.Errorf("%+v", r)
+	}
+	if r := w.run("keys", "trust", "--beside", files[1]); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := w.run("keys", "list"); strings.Count(r.out, "hostb\t") != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// stubStore is a store of a known state.
+type stubStore struct {
+	check  error
+	closed bool
+}
+
+func (s *stubStore) Check(context.Context) error { return s.check }
+func (s *stubStore) Compact(context.Context) (before, after int64, err error) {
+	return 4096, 1024, nil
+}
+func (s *stubStore) Close() error { s.closed = true; return nil }
+
+// Fault: a store that is damaged, in use or not there is called sound; or it
+// stays open.
+func TestStore(t *testing.T) {
+	w := newWorld(t)
+	s := &stubStore{}
+	w.deps.OpenStore = func(_ context.Context, cfg config.Config, log hclog.Logger) (maintained, error) {
+		log.Info("not shown: the result is what counts")
+		if cfg.DataDir != w.home+"/.local/state/bridged" {
+			t.Errorf("opened in %s", cfg.DataDir)
+		}
+		return s, nil
+	}
+	w.want(result{code: 1, err: "bridged: STORE_UNAVAILABLE: there is no store at HOME/.local/state/bridged/bridged.db; the daemon makes it at its first start, or data_dir is another one\n"}, "store", "check")
+	path := w.write(".local/state/bridged/bridged.db", "x")
+	w.want(result{out: "state\tsound\nfile\tHOME/.local/state/bridged/bridged.db\n"}, "store", "check")
+	if !s.closed {
+		t.Error("left open")
+	}
+	w.want(result{out: "file\tHOME/.local/state/bridged/bridged.db\nbefore\t4096 bytes\nafter\t1024 bytes\n"}, "store", "compact")
+	*s = stubStore{check: fault.Wrap(errors.New("page 3"), fault.StoreUnavailable, "it is damaged")}
+	w.want(result{code: 1, err: "bridged: STORE_UNAVAILABLE: it is damaged (page 3)\n"}, "store", "check")
+	if !s.closed {
+		t.Error("left open after a failed check")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"crypto/ed25519"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fleetd/cmd/bridged/config"
+	"fleetd/fabric/keys"
+)
+
+func (a *app) keysCmd() *cobra.Command {
+	cmd := a.group(&cobra.Command{
+		Use:     "keys",
+		Short:   "Show this gateway's key, trust another's",
+		Long:    `Gateways believe each other by keys. Each shows its own (keys show), and each is told whom to trust (keys trust); trust is needed both ways.`,
+		GroupID: groupFleet,
+	}, a.keysShowCmd(), a.keysTrustCmd(), a.keysListCmd())
+	config.AddFlags(cmd.PersistentFlags(), "host", "trust_dir")
+	return cmd
+}
+
+// ownKey is this gateway's key, made now if there is none yet.
+func (a *app) ownKey(cfg config.Config) (ed25519.PublicKey, error) {
+	key, created, err := keys.LoadOrCreate(cfg.KeyPath(), a.Rand)
+	if err != nil {
+		return nil, err
+	}
+	if created {
+		a.note("a new key was made: %s", cfg.KeyPath())
+	}
+	return key.Public().(ed25519.PublicKey), nil
+}
+
+func (a *app) keysShowCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show",
+		Short: "Print the public key of this gateway, as others trust it",
+		Long: `Print the public key of this gateway as one line, for a file that the other
+hosts are given and that is named after this host, as in
+  bridged keys show > hosta.pub
+The fingerprint goes to standard error; compare it over another way than the
+file took.`,
+		Args: cobra.NoArgs,
+		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.config(cmd)
+			if err != nil {
+				return err
+			}
+			pub, err := a.ownKey(cfg)
+			if err != nil {
+				return err
+			}
+			line := keys.PublicLine(cfg.Host, pub)
+			out := struct {
+				Host        string `json:"host"`
+				PublicKey   string `json:"public_key"`
+				Fingerprint string `json:"fingerprint"`
+			}{cfg.Host, strings.TrimSpace(line), keys.Fingerprint(pub)}
+			return a.emit(out, func(w *printer) {
+				a.note("fingerprint of %s: %s", cfg.Host, out.Fingerprint)
+				w.text(line)
+			})
+		}),
+	}
+}
+
+func (a *app) keysTrustCmd() *cobra.Command {
+	var more bool
+	cmd := &cobra.Command{
+		Use:   "trust FILE",
+		Short: "Trust the gateway whose public key is in FILE",
+		Long: `Trust the gateway whose public key is in FILE, named HOST.pub (what "bridged keys
+show" printed there). Compare the fingerprint that is printed with the one that was shown
+there. A running daemon takes it up by itself.`,
+		Args: cobra.ExactArgs(1),
+		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
+			cfg, err := a.config(cmd)
+			if err != nil {
+				return err
+			}
+			host, prints, err := keys.Add(cfg.TrustDir, cfg.Host, pos[0], more)
+			if err != nil {
+				return err
+			}
+			out := trusted{Host: host, Fingerprints: prints}
+			return a.emit(out, func(w *printer) { printTrusted(w, []trusted{out}) })
+		}),
+	}
+	cmd.Flags().BoolVar(&more, "beside", false, "trust it beside the keys that its host has already, while that host changes its key")
+	return cmd
+}
+
+// trusted is one gateway that is believed.
+type trusted struct {
+	Host         string   `json:"host"`
+	Self         bool     `json:"self,omitempty"`
+	Fingerprints []string `json:"fingerprints"`
+}
+
+func printTrusted(w *printer, all []trusted) {
+	var rows [][]string
+	for _, t := range all {
+		host := t.Host
+		if t.Self {
+			host += " (this host)"
+		}
+		for _, p := range t.Fingerprints {
+			rows = append(rows, []string{host, p})
+		}
+	}
+	w.table([]string{"host", "fingerprint"}, rows)
+}
+
+func (a *app) keysListCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the gateways that are trusted here",
+		Args:  cobra.NoArgs,
+		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.config(cmd)
+			if err != nil {
+				return err
+			}
+			pub, err := a.ownKey(cfg)
+			if err != nil {
+				return err
+			}
+			trust, err := keys.OpenTrust(cfg.TrustDir, cfg.Host, pub)
+			if err != nil {
+				return err
+			}
+			out := struct {
+				Trusted  []trusted `json:"trusted"`
+				Problems []string  `json:"problems"`
+			}{Problems: []string{}}
+			for _, host := range trust.Hosts() {
+				t := trusted{Host: host, Self: host == cfg.Host}
+				for _, k := range trust.Keys(host) {
+					t.Fingerprints = append(t.Fingerprints, keys.Fingerprint(k))
+				}
+				out.Trusted = append(out.Trusted, t)
+			}
+			for _, p := range trust.Problems() {
+				out.Problems = append(out.Problems, p.Error())
+			}
+			return a.emit(out, func(w *printer) {
+				printTrusted(w, out.Trusted)
+				for _, p := range out.Problems {
+					a.note("warning: %s", p)
+				}
+			})
+		}),
+	}
+}
