@@ -1,0 +1,164 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"fleetd/fabric/envelope"
+)
+
+// refusedFor is how long an exclusive consumer may be refused before it means
+// another gateway: a dead one is noticed within 3 heartbeats (broker fact §3).
+func (f *Fabric) refusedFor() time.Duration { return 3 * f.cfg.Heartbeat }
+
+// contestedEvery is how often a contested claim is said again.
+const contestedEvery = 10 * time.Minute
+
+// keepClaim holds the exclusive consumer on our control queue for as long as
+// the session lives: it is the claim on the host id (design §3).
+func (s *session) keepClaim() {
+	f := s.f
+	b := newBackoff(f.cfg.Heartbeat)
+	var refusedSince, said time.Time
+	for s.ctx.Err() == nil {
+		began := time.Now()
+		held, err := s.holdClaim()
+		switch {
+		case held:
+			refusedSince = time.Time{}
+			if time.Since(began) > settledAfter {
+				b.Reset()
+			}
+		case isRefusal(err):
+			if refusedSince.IsZero() {
+				refusedSince = began
+			}
+			if f.claimRefused(s, err, refusedSince, &said) {
+				return
+			}
+		case isCode(err, amqp.PreconditionFailed):
+			f.log.Error("the control queue exists with other arguments; delete it, or set another host id", "queue", f.names.ControlQueue(f.cfg.Host), "error", err)
+		default:
+			f.log.Debug("claim on the host id not held", "error", err)
+		}
+		if !pause(s.ctx, b.NextBackOff()) {
+			return
+		}
+	}
+}
+
+// claimRefused tells of a refusal; true if it ended the session.
+func (f *Fabric) claimRefused(s *session, err error, since time.Time, said *time.Time) bool {
+	if time.Since(since) <= f.refusedFor() {
+		if f.Claim().Status != ClaimContested {
+			f.setClaim(ClaimRefused)
+		}
+		return false
+	}
+	f.setClaim(ClaimContested)
+	if time.Since(*said) > contestedEvery {
+		*said = time.Now()
+		f.log.Error("another gateway uses our host id: this one serves local traffic only and keeps trying. "+
+			"Stop the other one, or give this one an id of its own (`host:` in the config, --host, or BRIDGED_HOST)",
+			"host", f.cfg.Host, "queue", f.names.ControlQueue(f.cfg.Host), "broker", f.dialer.where(), "error", err)
+	}
+	reason := fmt.Sprintf("host id %s is in use by another gateway", f.cfg.Host)
+	if f.claimedBefore() { // we went on without it; now we stop what we speak for
+		f.update(func() { f.claimed = false })
+		s.cancel(errors.New(reason))
+		return true
+	}
+	f.update(func() { f.reason = reason })
+	return false
+}
+
+// holdClaim takes the claim and serves control messages until it is lost.
+func (s *session) holdClaim() (held bool, err error) {
+	f := s.f
+	q := f.names.controlQueue(f.cfg.Host)
+	ch, err := s.con.Channel()
+	if err != nil {
+		return false, err
+	}
+	defer ch.Close() // it may be closed already
+	if err := q.declare(ch); err != nil {
+		return false, err
+	}
+	if err := ch.Qos(lanePrefetch, 0, false); err != nil {
+		return false, err
+	}
+	deliveries, err := consumeAlone(ch, q.name, "control-"+s.word)
+	if err != nil {
+		return false, err
+	}
+	f.update(func() { f.claimed = true })
+	f.setClaim(ClaimHeld)
+	defer f.setClaim(ClaimNone)
+	f.log.Info("host id claimed", "host", f.cfg.Host)
+	select {
+	case <-s.held:
+	default:
+		close(s.held) // only this goroutine does
+	}
+	select {
+	case <-s.topology:
+	case <-s.ctx.Done():
+		return true, context.Cause(s.ctx)
+	}
+	err = s.aside(s.ctx, func(ch *amqp.Channel) error {
+		return ch.QueueBind(q.name, f.cfg.Host, f.names.Control(), false, nil)
+	})
+	if err != nil {
+		return true, fmt.Errorf("bind the control queue: %w", err)
+	}
+	s.readLane(ch, deliveries, lane{place: place{lane: envelope.LaneControl}, handle: s.control})
+	return true, nil
+}
+
+// control hands a control message on; what nobody handles is acked, because
+// the requester is not told that it was accepted.
+func (s *session) control(env *envelope.Envelope, h *hold) {
+	if s.f.deps.OnControl == nil {
+		s.f.stats.unsupported.Add(1)
+		s.f.log.Warn("control message ignored: this gateway does not serve it", "kind", env.Kind, "from", env.From, "trace", env.TraceID)
+		s.settle(h.Ack)
+		return
+	}
+	if err := s.f.deps.OnControl(env); err != nil {
+		s.f.log.Error("control message not committed; the broker gives it again", "kind", env.Kind, "trace", env.TraceID, "error", err)
+		pause(s.ctx, retryMin) // a store that fails must not be hammered
+		s.settle(h.Requeue)
+		return
+	}
+	s.settle(h.Ack)
+}
+
+// errShared means that LavinMQ granted an exclusive consumer beside another.
+var errShared = errors.New("another consumer is attached to the queue")
+
+// consumeAlone takes an exclusive consumer and makes sure that it is the only
+// one: LavinMQ grants it beside a plain one (broker fact §2).
+func consumeAlone(ch *amqp.Channel, queue, tag string) (<-chan amqp.Delivery, error) {
+	deliveries, err := ch.Consume(queue, tag, false, true, false, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	if q.Consumers > 1 {
+		return nil, errShared
+	}
+	return deliveries, nil
+}
+
+// isRefusal reports whether someone else holds the queue, or held it until the
+// broker notices.
+func isRefusal(err error) bool {
+	return errors.Is(err, errShared) || isCode(err, amqp.AccessRefused, amqp.ResourceLocked)
+}

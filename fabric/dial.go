@@ -1,0 +1,148 @@
+package fabric
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"fleetd/fault"
+)
+
+const (
+	// handshakeWait bounds a dial up to the open connection.
+	handshakeWait = 10 * time.Second
+	// writeWait bounds each write: without it a publish into a frozen broker
+	// hangs for good, and so does closing (broker fact §12).
+	writeWait = 3 * time.Second
+	// closeWait bounds the polite end of a connection.
+	closeWait = time.Second
+)
+
+type dialer struct {
+	uri       amqp.URI
+	text      string // the URI with its password: never in an error or a log
+	heartbeat time.Duration
+	tls       *tls.Config // nil: what the URI says
+}
+
+// newDialer checks everything that a retry would not cure. Errors of the URI
+// parser quote the URI and with it the password, so none is passed on.
+func newDialer(cfg Config) (*dialer, error) {
+	uri, err := amqp.ParseURI(cfg.URI)
+	if err != nil {
+		return nil, fault.New(fault.BadRequest, "broker.uri is not a valid amqp:// or amqps:// URI; escape special characters of the password (%%40 for @, %%2F for /)")
+	}
+	if cfg.TLS.set() && uri.Scheme != "amqps" {
+		return nil, fault.New(fault.BadRequest, "broker.tls is set but broker.uri is not amqps://; change the scheme, or remove broker.tls to connect without encryption")
+	}
+	d := &dialer{uri: uri, text: cfg.URI, heartbeat: cfg.Heartbeat}
+	if cfg.TLS.set() {
+		if d.tls, err = tlsConfig(cfg.TLS, uri.Host); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+func tlsConfig(t TLS, host string) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if t.ServerName != "" {
+		c.ServerName = t.ServerName
+	}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.BadRequest, "broker.tls.ca cannot be read")
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fault.New(fault.BadRequest, "broker.tls.ca %s holds no PEM certificate", t.CA)
+		}
+	}
+	if (t.Cert == "") != (t.Key == "") {
+		return nil, fault.New(fault.BadRequest, "broker.tls.cert and broker.tls.key go together; set both or none")
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.BadRequest, "broker.tls.cert and broker.tls.key cannot be loaded")
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// where names the broker without the login.
+func (d *dialer) where() string {
+	return fmt.Sprintf("%s://%s", d.uri.Scheme, net.JoinHostPort(d.uri.Host, fmt.Sprint(d.uri.Port)))
+}
+
+// connection is a broker connection that can be ended for certain.
+type connection struct {
+	*amqp.Connection
+	raw net.Conn
+}
+
+// dial opens a connection that the broker's tools show under name.
+func (d *dialer) dial(ctx context.Context, name string) (*connection, error) {
+	props := amqp.NewConnectionProperties()
+	props.SetClientConnectionName(name)
+	var raw net.Conn
+	var stop func() bool
+	cfg := amqp.Config{Heartbeat: d.heartbeat, Properties: props, Dial: func(network, addr string) (net.Conn, error) {
+		nd := net.Dialer{Timeout: handshakeWait}
+		c, err := nd.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		raw = timedConn{c}
+		stop = context.AfterFunc(ctx, func() { _ = c.Close() })  // ends the handshake
+		return raw, c.SetDeadline(time.Now().Add(handshakeWait)) // the library clears it
+	}}
+	if d.tls != nil {
+		cfg.TLSClientConfig = d.tls.Clone()
+	}
+	conn, err := amqp.DialConfig(d.text, cfg)
+	cut := stop != nil && !stop()
+	if err == nil && !cut {
+		return &connection{Connection: conn, raw: raw}, nil
+	}
+	if raw != nil {
+		_ = raw.Close()
+	}
+	if cut {
+		return nil, context.Cause(ctx)
+	}
+	return nil, fmt.Errorf("connect to %s: %s", d.where(), d.scrub(err))
+}
+
+// scrub makes sure of the rule that no error shows the password.
+func (d *dialer) scrub(err error) string {
+	if d.uri.Password == "" || d.uri.Password == "guest" {
+		return err.Error()
+	}
+	return strings.ReplaceAll(err.Error(), d.uri.Password, "***")
+}
+
+// end closes the connection politely if it can and by force if not.
+func (c *connection) end() {
+	_ = c.CloseDeadline(time.Now().Add(closeWait)) // it may be broken; that is why the next line follows
+	_ = c.raw.Close()
+}
+
+// timedConn gives every write a deadline of its own.
+type timedConn struct{ net.Conn }
+
+func (c timedConn) Write(p []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(p)
+}

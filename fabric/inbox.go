@@ -1,0 +1,345 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"fleetd/fabric/envelope"
+)
+
+// Inbox is what the fabric consumes for one local entity.
+type Inbox struct {
+	GID      string
+	Worker   bool // also takes broadcast.all
+	Groups   []string
+	Former   []string // groups it has left: their keys are unbound
+	Prefetch int      // messages the broker gives before they are settled
+	// Handler gets verified mail in order and must return soon. It settles
+	// each delivery once, then or later, from any goroutine.
+	Handler func(envelope.Delivery)
+	// Lost is told that the channel is gone: everything unsettled comes again
+	// with new holds, and settling the old ones only returns an error. It is
+	// called after the last Handler call of that channel. May be nil.
+	Lost func()
+}
+
+// InboxStatus is the state of one inbox's consumer.
+type InboxStatus string
+
+// The states of an inbox. Mismatched: the queue exists with other arguments.
+const (
+	InboxDetached   InboxStatus = "detached"
+	InboxAttached   InboxStatus = "attached"
+	InboxContested  InboxStatus = "contested" // another gateway holds it for more than 3 heartbeats
+	InboxMismatched InboxStatus = "mismatched"
+)
+
+// InboxInfo is the state of one inbox and since when.
+type InboxInfo struct {
+	Status InboxStatus
+	Since  time.Time
+}
+
+// The bounds of what an inbox may hold beyond its first window (design §6).
+const (
+	windowMessages = 4096
+	windowBytes    = 64 << 20
+)
+
+// inbox is an Inbox with its consumer, which lives from session to session.
+type inbox struct {
+	f    *Fabric
+	load load
+	wake chan struct{}
+	more chan chan moreResult
+
+	mu     sync.Mutex
+	spec   Inbox
+	info   InboxInfo
+	cancel context.CancelFunc // of the consumer of the present session
+	done   chan struct{}
+	said   string // the last trouble that was logged
+}
+
+type moreResult struct {
+	taken bool
+	err   error
+}
+
+func newInbox(f *Fabric, spec Inbox) *inbox {
+	return &inbox{
+		f: f, spec: spec, wake: make(chan struct{}, 1), more: make(chan chan moreResult),
+		info: InboxInfo{Status: InboxDetached, Since: f.deps.Now()},
+	}
+}
+
+func (in *inbox) status() InboxInfo {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.info
+}
+
+func (in *inbox) set(s InboxStatus) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.info.Status != s {
+		in.info = InboxInfo{Status: s, Since: in.f.deps.Now()}
+	}
+}
+
+func (in *inbox) snapshot() Inbox {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.spec
+}
+
+// start runs the consumer in session s.
+func (in *inbox) start(s *session) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	done := make(chan struct{})
+	in.mu.Lock()
+	in.cancel, in.done = cancel, done
+	in.mu.Unlock()
+	if !s.spawn(func() { defer close(done); in.keep(ctx, s) }) {
+		cancel()
+		close(done)
+	}
+}
+
+// stop ends the consumer and waits for it.
+func (in *inbox) stop() {
+	in.mu.Lock()
+	cancel, done := in.cancel, in.done
+	in.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-done
+	}
+}
+
+// keep has the inbox attached for as long as the session lives.
+func (in *inbox) keep(ctx context.Context, s *session) {
+	f := in.f
+	b := newBackoff(f.cfg.Heartbeat)
+	var refusedSince time.Time
+	for ctx.Err() == nil {
+		began := time.Now()
+		attached, err := in.consume(ctx, s)
+		if ctx.Err() != nil {
+			break
+		}
+		if attached {
+			refusedSince = time.Time{}
+			in.set(InboxDetached)
+			if time.Since(began) > settledAfter {
+				b.Reset()
+			}
+			f.log.Warn("inbox lost its channel; attaching again", "gid", in.snapshot().GID, "error", err)
+		} else {
+			if isRefusal(err) && refusedSince.IsZero() {
+				refusedSince = began
+			}
+			in.trouble(err, refusedSince)
+		}
+		if !pause(ctx, b.NextBackOff()) {
+			break
+		}
+	}
+	in.set(InboxDetached)
+}
+
+// trouble says once what keeps the inbox from being attached.
+func (in *inbox) trouble(err error, refusedSince time.Time) {
+	f, spec := in.f, in.snapshot()
+	queue := f.names.Inbox(spec.GID)
+	var text string
+	switch {
+	case isRefusal(err):
+		if time.Since(refusedSince) <= f.refusedFor() {
+			return // ordinary after a crash or a partition (broker fact §3)
+		}
+		in.set(InboxContested)
+		text = "another gateway holds this inbox; stop it there, or unregister the entity here"
+	case isCode(err, amqp.PreconditionFailed):
+		in.set(InboxMismatched)
+		text = fmt.Sprintf("queue %s exists with another %s; delete it once it is empty, or point this gateway at another broker", queue, argumentOf(err))
+	default:
+		in.set(InboxDetached)
+		text = "inbox cannot be attached; trying again"
+	}
+	in.mu.Lock()
+	fresh := in.said != text
+	in.said = text
+	in.mu.Unlock()
+	if fresh {
+		f.log.Error(text, "gid", spec.GID, "queue", queue, "error", err)
+	}
+}
+
+var inequivalent = regexp.MustCompile(`inequivalent arg '([^']+)'`)
+
+// argumentOf names the argument that differs; LavinMQ does not say which.
+func argumentOf(err error) string {
+	if m := inequivalent.FindStringSubmatch(err.Error()); m != nil {
+		return m[1]
+	}
+	return "argument (one of " + argType + ", " + argDLX + ", " + argLength + ", " + argOverflow + ", " + argTTL + ", " + argExpires + ")"
+}
+
+var errInboxChannel = errors.New("the channel or its consumer ended")
+
+// consume attaches the inbox and reads it until the channel is gone.
+func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err error) {
+	f, spec := in.f, in.snapshot()
+	ch, err := s.con.Channel()
+	if err != nil {
+		return false, err
+	}
+	defer ch.Close() // it may be closed already
+	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
+	if err := s.bindSignal(ctx, spec.GID); err != nil {
+		return false, err
+	}
+	if err := in.declare(ch, spec); err != nil {
+		return false, err
+	}
+	w := &window{in: in, ch: ch, queue: f.names.Inbox(spec.GID), tag: "inbox-" + f.deps.Word()}
+	if w.deliveries, err = consumeAlone(ch, w.queue, w.tag); err != nil {
+		return false, err
+	}
+	in.set(InboxAttached)
+	in.mu.Lock()
+	in.said = ""
+	in.mu.Unlock()
+	err = w.read(ctx, closes)
+	if ctx.Err() == nil || s.ctx.Err() != nil {
+		if spec.Lost != nil {
+			spec.Lost()
+		}
+	}
+	return true, err
+}
+
+func (in *inbox) declare(ch *amqp.Channel, spec Inbox) error {
+	f := in.f
+	q := f.names.inboxQueue(spec.GID, f.inboxCap)
+	if err := q.declare(ch); err != nil {
+		return err
+	}
+	for _, group := range spec.Former {
+		if err := ch.QueueUnbind(q.name, envelope.BroadcastKey(group), f.names.Msg(), nil); err != nil {
+			return err
+		}
+	}
+	for _, key := range spec.keys() {
+		if err := ch.QueueBind(q.name, key, f.names.Msg(), false, nil); err != nil {
+			return err
+		}
+	}
+	return ch.Qos(spec.Prefetch, 0, false)
+}
+
+// keys are the routing keys of the inbox (design §3).
+func (spec Inbox) keys() []string {
+	keys := []string{spec.GID}
+	if spec.Worker {
+		keys = append(keys, envelope.BroadcastKey("all"))
+	}
+	for _, group := range spec.Groups {
+		keys = append(keys, envelope.BroadcastKey(group))
+	}
+	return keys
+}
+
+// window is one attached consumer of an inbox.
+type window struct {
+	in         *inbox
+	ch         *amqp.Channel
+	queue, tag string
+	deliveries <-chan amqp.Delivery
+	r          *reader
+}
+
+// read hands verified mail to the handler until the channel is gone.
+func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
+	in, spec := w.in, w.in.snapshot()
+	w.r = &reader{
+		f: in.f, place: place{lane: envelope.LaneMail, gid: spec.GID, worker: spec.Worker, queue: w.queue},
+		accept: func(env *envelope.Envelope, d *amqp.Delivery, h *hold) {
+			in.f.stats.delivered.Add(1)
+			spec.Handler(envelope.Delivery{Envelope: env, Redelivered: d.Redelivered, Settler: h})
+		},
+	}
+	defer w.r.forget()
+	for {
+		source := w.deliveries
+		if w.r.full() {
+			source = nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-closes:
+			if err != nil {
+				return err
+			}
+			return errInboxChannel
+		case d, ok := <-source:
+			if !ok {
+				return w.ended(closes)
+			}
+			w.take(d)
+		case <-in.wake:
+			w.r.resume()
+		case <-w.r.look():
+			w.r.resume()
+		case answer := <-in.more:
+			answer <- w.widen(spec.Prefetch)
+		}
+	}
+}
+
+// ended prefers the broker's own word on why the consumer ended.
+func (w *window) ended(closes <-chan *amqp.Error) error {
+	select {
+	case err := <-closes:
+		if err != nil {
+			return err
+		}
+	default:
+	}
+	return errInboxChannel
+}
+
+func (w *window) take(d amqp.Delivery) {
+	w.in.load.add(1, len(d.Body))
+	w.r.take(d, &hold{ch: w.ch, tag: d.DeliveryTag, bytes: len(d.Body), box: &w.in.load})
+}
+
+// widen takes another window: cancel and consume on the same channel requeues
+// nothing and brings the next messages (design §6).
+func (w *window) widen(prefetch int) moreResult {
+	l := &w.in.load
+	if int(l.messages.Load())+prefetch > windowMessages || l.bytes.Load() >= windowBytes {
+		return moreResult{}
+	}
+	if err := w.ch.Cancel(w.tag, false); err != nil {
+		return moreResult{err: err}
+	}
+	for d := range w.deliveries { // what was on its way under the old tag
+		w.take(d)
+	}
+	w.tag = "inbox-" + w.in.f.deps.Word()
+	next, err := w.ch.Consume(w.queue, w.tag, false, true, false, false, nil)
+	if err != nil {
+		return moreResult{err: err}
+	}
+	w.deliveries = next
+	return moreResult{taken: true}
+}

@@ -1,0 +1,258 @@
+package fabric
+
+import (
+	"fmt"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+)
+
+const (
+	// solicitWait bounds the wait for an announcement (design §4, Homes).
+	solicitWait = 5 * time.Second
+	// waitingMost is how many messages of unknown home wait per queue. With
+	// more the queue is not read on, so that none is lost or overtaken.
+	waitingMost = 8
+
+	lookSoon  = 250 * time.Millisecond
+	lookLater = 5 * time.Second
+)
+
+// reader judges the deliveries of one queue, in order, and keeps those whose
+// home is not known yet. One goroutine uses it.
+type reader struct {
+	f      *Fabric
+	place  place
+	accept func(*envelope.Envelope, *amqp.Delivery, *hold)
+	parked []*parked
+	next   time.Time // when the parked ones are due; zero: not reckoned yet
+}
+
+// parked is a message that waits for its sender's home to become known.
+type parked struct {
+	env    *envelope.Envelope
+	d      amqp.Delivery
+	h      *hold
+	asked  bool      // the signer is live and was solicited
+	until  time.Time // end of the wait after asking
+	behind bool      // waits only because mail of its sender does
+	heard  uint64    // full announcements of the signer before we asked
+}
+
+// take judges one delivery and acts on it.
+func (r *reader) take(d amqp.Delivery, h *hold) {
+	if r.known(&d) {
+		if env, err := envelope.Decode(d.Headers, d.Body, r.f.cfg.Limits); err == nil {
+			r.accept(env, &d, h)
+			return
+		}
+	}
+	env, j := r.judge(&d)
+	if env != nil && j.verdict != refuse && r.waits(env.From) {
+		r.resume() // its home may have become known since
+		if r.waits(env.From) {
+			r.park(&parked{env: env, d: d, h: h, behind: true})
+			return
+		}
+		j = r.f.verifier.resume(r.place, env)
+	}
+	r.act(&parked{env: env, d: d, h: h}, j)
+}
+
+// known reports a duplicate of what was taken before.
+func (r *reader) known(d *amqp.Delivery) bool {
+	if r.f.deps.Known == nil || r.place.lane != envelope.LaneMail {
+		return false
+	}
+	id, _ := d.Headers["msgId"].(string)
+	return id != "" && r.f.deps.Known(r.place.gid, id, d.Body)
+}
+
+// judge never takes the consumer down: a message that we fail on is refused.
+func (r *reader) judge(d *amqp.Delivery) (env *envelope.Envelope, j judgement) {
+	defer func() {
+		if p := recover(); p != nil {
+			env, j = nil, refused(reasonPanic, fault.Internal, "verifying the message failed: %s", fmt.Sprint(p))
+		}
+	}()
+	return r.f.verifier.judge(r.place, d)
+}
+
+func (r *reader) act(m *parked, j judgement) {
+	switch j.verdict {
+	case accept:
+		r.accept(m.env, &m.d, m.h)
+	case refuse:
+		r.refuse(m, j)
+	case ignore:
+		r.f.stats.unknownKinds.Add(1)
+		r.f.log.Warn("message ignored", append(about(&m.d, m.env), "error", j.err)...)
+		r.settle(m.h.Ack)
+	case solicit:
+		r.ask(m)
+		r.park(m)
+	case silent:
+		if r.place.lane == envelope.LaneSignal {
+			r.drop(m)
+			return
+		}
+		r.park(m)
+	}
+}
+
+// refuse rejects without requeue and changes nothing else.
+func (r *reader) refuse(m *parked, j judgement) {
+	r.f.refusals.note(r.place, &m.d, m.env, j)
+	if j.report && r.f.deps.RefusedBrief != nil {
+		r.f.deps.RefusedBrief(m.env, j.code)
+	}
+	r.settle(m.h.Reject)
+}
+
+// drop lets go of a signal whose signer is not heard; signals may be lost.
+func (r *reader) drop(m *parked) {
+	r.f.stats.dropped.Add(1)
+	r.f.log.Warn("signal dropped: its sender's home is unknown and its host is not heard", about(&m.d, m.env)...)
+	r.settle(m.h.Ack)
+}
+
+// settle: what cannot be settled is on a dead channel and comes again.
+func (r *reader) settle(do func() error) {
+	if err := do(); err != nil {
+		r.f.log.Debug("not settled; the broker delivers it again", "queue", r.place.queue, "error", err)
+	}
+}
+
+func (r *reader) park(m *parked) {
+	r.parked = append(r.parked, m)
+	if m.asked {
+		r.next = time.Time{}
+	}
+	r.f.stats.parked.Add(1)
+	if !m.asked && !m.behind {
+		r.f.log.Warn("message waits: its sender's home is unknown and its host is not heard", append(about(&m.d, m.env), "queue", r.place.queue)...)
+	}
+}
+
+func (r *reader) ask(m *parked) {
+	m.asked, m.until, m.heard = true, time.Now().Add(solicitWait), r.f.fullsOf(m.env.Signer)
+	r.f.deps.Homes.Solicit(m.env.Signer)
+}
+
+// waits reports whether mail from that sender waits already.
+func (r *reader) waits(from string) bool {
+	for _, m := range r.parked {
+		if m.env.From == from {
+			return true
+		}
+	}
+	return false
+}
+
+// resume judges everything parked again, in order; mail behind other mail of
+// its sender waits along.
+func (r *reader) resume() {
+	list := r.parked
+	r.parked, r.next = nil, time.Time{}
+	r.f.stats.parked.Add(-int64(len(list)))
+	waiting := map[string]bool{}
+	for _, m := range list {
+		if !waiting[m.env.From] || m.env.Expired(r.f.deps.Now(), skew) {
+			r.again(m)
+		} else {
+			r.park(m)
+		}
+		waiting[m.env.From] = waiting[m.env.From] || r.waits(m.env.From)
+	}
+}
+
+// again judges one parked message anew.
+func (r *reader) again(m *parked) {
+	j := r.f.verifier.resume(r.place, m.env)
+	m.behind = false
+	switch {
+	case j.verdict == solicit && m.asked:
+		if r.f.fullsOf(m.env.Signer) > m.heard || !time.Now().Before(m.until) {
+			j = refused(reasonUnknownHome, fault.Refused, "host %s signed a message from %s and does not announce it", m.env.Signer, m.env.From)
+			break
+		}
+		r.park(m)
+		return
+	case j.verdict == silent:
+		m.asked = false
+		if m.env.Expired(r.f.deps.Now(), skew) {
+			j = refused(reasonExpired, fault.Expired, "the message's life ended while its host was not heard")
+		}
+	}
+	r.act(m, j)
+}
+
+// forget drops everything parked: the broker gives it again.
+func (r *reader) forget() {
+	r.f.stats.parked.Add(-int64(len(r.parked)))
+	r.parked = nil
+}
+
+// full reports whether to read on would be to let too many wait.
+func (r *reader) full() bool {
+	n := 0
+	for _, m := range r.parked {
+		if m.asked {
+			n++
+		}
+	}
+	return n > waitingMost
+}
+
+// look is when the parked ones are due again; nil if there are none. Traffic
+// does not put it off.
+func (r *reader) look() <-chan time.Time {
+	if len(r.parked) == 0 {
+		return nil
+	}
+	if r.next.IsZero() {
+		r.next = time.Now().Add(lookLater)
+		for _, m := range r.parked {
+			if m.asked {
+				r.next = time.Now().Add(lookSoon)
+				break
+			}
+		}
+	}
+	return time.After(time.Until(r.next))
+}
+
+// Heard tells that host was heard again, or announced something; full: that
+// its full announcement was taken in. Messages that waited for it are judged
+// again. It does not block.
+func (f *Fabric) Heard(host string, full bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if full {
+		f.heard[host]++
+	}
+	for _, in := range f.inboxes {
+		poke(in.wake)
+	}
+	if f.sess != nil {
+		for _, w := range f.sess.wakes {
+			poke(w)
+		}
+	}
+}
+
+func (f *Fabric) fullsOf(host string) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.heard[host]
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
