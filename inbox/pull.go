@@ -179,7 +179,8 @@ func (in *Inbox) Held(gid string) int {
 		return 0
 	}
 	n := b.count()
-	if in.cfg.Window != nil && b.snapshot().Kind != Worker {
+	// While the window has room nothing is left on the broker.
+	if in.cfg.Window != nil && !b.worker && n >= in.cfg.WindowSize {
 		n += in.cfg.Window.Ready(gid)
 	}
 	return n

@@ -86,6 +86,7 @@ type Outbox struct {
 	local Local
 
 	mu      sync.Mutex
+	order   uint64              // of the last intent
 	open    map[string]*open    // intents that have not ended, by msgID
 	watches map[string][]*Watch // by msgID
 	calls   map[string]*call    // running, by entity and idempotency key
@@ -98,6 +99,7 @@ type Outbox struct {
 // open is an intent that has not ended, without its body.
 type open struct {
 	intent store.Intent
+	order  uint64    // in which they left
 	deadAt time.Time // when a dead letter of it was seen, zero if none
 	dead   string    // what it says
 	unseen bool      // the recipient's host said that it has not arrived
@@ -144,9 +146,15 @@ func (o *Outbox) Load() error {
 	defer o.mu.Unlock()
 	for _, in := range left {
 		in.Body = nil
-		o.open[in.MsgID] = &open{intent: in}
+		o.keepOpen(in)
 	}
 	return nil
+}
+
+// keepOpen notes an intent that waits for its end; o.mu is held.
+func (o *Outbox) keepOpen(in store.Intent) {
+	o.order++
+	o.open[in.MsgID] = &open{intent: in, order: o.order}
 }
 
 // workers is how many signals and reports are published at the same time.
@@ -229,7 +237,7 @@ func (o *Outbox) change(msgID string, fn func(*open)) bool {
 
 func keepIntent(in store.Intent) func(*store.Tx) error {
 	return func(tx *store.Tx) error {
-		if _, err := tx.PutIntent(in); err != nil {
+		if err := tx.PutIntent(in); err != nil {
 			return err
 		}
 		if in.State == store.IntentEnded || in.State == store.IntentAccepted || in.State == store.IntentDeferred {

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -138,7 +139,7 @@ func (o *Outbox) query(in store.Intent) {
 // DeadLetter takes a dead letter that carries our own signature. It is not
 // believed before its recipient was asked: a lost ack dead-letters a brief that
 // was injected, and captured mail can be published to the exchange (design §6).
-func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) {
+func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 	code := string(fault.Refused)
 	switch reason {
 	case "expired":
@@ -148,13 +149,14 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) {
 	}
 	if !env.Kind.Brief() {
 		o.log.Warn("mail of ours died unread", "kind", env.Kind, "msg", env.MsgID, "trace", env.TraceID, "reason", reason)
-		return
+		return nil
 	}
 	o.change(env.MsgID, func(op *open) {
 		if op.deadAt.IsZero() {
 			op.deadAt, op.dead, op.asked = o.cfg.Now(), code, time.Time{}
 		}
 	})
+	return nil
 }
 
 // Connected is called on every new connection, before mail flows: what is in
@@ -172,9 +174,7 @@ func (o *Outbox) Connected() {
 		}
 		again = append(again, id)
 	}
-	slices.SortFunc(again, func(a, b string) int {
-		return int(int64(o.open[a].intent.Seq) - int64(o.open[b].intent.Seq))
-	})
+	slices.SortFunc(again, func(a, b string) int { return cmp.Compare(o.open[a].order, o.open[b].order) })
 	o.mu.Unlock()
 	done := func() { close(resent) }
 	if len(again) == 0 || !o.later(func(ctx context.Context) {
@@ -272,7 +272,6 @@ func (o *Outbox) prune(now time.Time) {
 				return err
 			}
 		}
-		_, err = tx.PruneKeys(now)
-		return err
+		return tx.PruneKeys(now)
 	})
 }

@@ -57,6 +57,9 @@ func (o *Outbox) Send(ctx context.Context, r Request) (Sent, error) {
 	if err != nil {
 		return Sent{}, err
 	}
+	if target.Gone && r.kind == envelope.Send {
+		return Sent{}, fault.New(fault.PaneGone, "%s has ended and will not come back; nothing was sent. Ask bridge_roster who is there", target.Address())
+	}
 	r.target = &target
 	if r.Key == "" {
 		return o.dispatch(ctx, r, o.cfg.NewID())
@@ -179,11 +182,9 @@ func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, 
 // commit makes the intent durable before anything leaves.
 func (o *Outbox) commit(ctx context.Context, in *store.Intent, also func(*store.Tx) error) error {
 	err := o.cfg.Store.Write(ctx, func(tx *store.Tx) error {
-		seq, err := tx.PutIntent(*in)
-		if err != nil {
+		if err := tx.PutIntent(*in); err != nil {
 			return err
 		}
-		in.Seq = seq
 		return also(tx)
 	})
 	if err != nil {
@@ -192,7 +193,7 @@ func (o *Outbox) commit(ctx context.Context, in *store.Intent, also func(*store.
 	kept := *in
 	kept.Body = nil
 	o.mu.Lock()
-	o.open[in.MsgID] = &open{intent: kept}
+	o.keepOpen(kept)
 	o.mu.Unlock()
 	return nil
 }

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+
+	"fleetd/cmd/bridged/config"
+	"fleetd/fabric"
+	"fleetd/fabric/envelope"
+	"fleetd/fabric/keys"
+	"fleetd/fabric/roster"
+	"fleetd/fault"
+	"fleetd/herdr"
+	"fleetd/inbox"
+	"fleetd/mcp"
+	"fleetd/migrations"
+	"fleetd/outbox"
+	"fleetd/store"
+)
+
+// How many messages an entity holds unacked (design §6).
+const (
+	workerWindow = 64
+	mainWindow   = 256
+)
+
+// gateway is the daemon, put together and not yet running.
+type gateway struct {
+	cfg     config.Config
+	log     hclog.Logger
+	boot    uint64
+	store   *store.Store
+	trust   *keys.Trust
+	roster  *roster.Roster
+	outbox  *outbox.Outbox
+	inbox   *inbox.Inbox
+	fabric  *fabric.Fabric // nil without a broker
+	monitor *herdr.Monitor
+	server  *mcp.Server
+	status  *statuses
+}
+
+func openStore(ctx context.Context, cfg config.Config, log hclog.Logger) (*store.Store, error) {
+	return store.Open(ctx, store.Options{Dir: cfg.DataDir, Steps: migrations.Steps, Logger: log.Named("store")})
+}
+
+// assemble builds the parts from the bottom up. Nothing is dialled and nobody
+// is served before serve runs them; st is running.
+func assemble(ctx context.Context, version string, cfg config.Config, st *store.Store, log hclog.Logger) (*gateway, error) {
+	g := &gateway{cfg: cfg, log: log, store: st}
+	key, created, err := keys.LoadOrCreate(cfg.KeyPath(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	if created {
+		log.Info("made the key of this gateway; show it with `bridged keys show`, and have other hosts trust it", "file", cfg.KeyPath())
+	}
+	public := publicKey(key)
+	if g.trust, err = keys.OpenTrust(cfg.TrustDir, cfg.Host, public); err != nil {
+		return nil, err
+	}
+	for _, p := range g.trust.Problems() {
+		log.Warn("a file in the trust folder is not used", "error", p)
+	}
+	if g.boot, err = nextBoot(ctx, st, cfg.Host); err != nil {
+		return nil, err
+	}
+	sign := func(env *envelope.Envelope) error { return env.Sign(key) }
+
+	g.roster, err = roster.New(roster.Config{
+		Host: cfg.Host, Boot: g.boot, Homes: homes{st}, Logger: log.Named("roster"),
+		Publish: g.presence(sign), Serving: g.serving,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.status = newStatuses(g.roster)
+	g.outbox = outbox.New(outbox.Config{
+		Host: cfg.Host, Store: st, Directory: directory{g.roster}, Broker: g.broker(), Sign: sign,
+		ContentBytes: cfg.Limits.ContentBytes, MaxLife: cfg.Limits.MaxTTL,
+		NewID: newID, NewTrace: newTrace, Logger: log.Named("outbox"),
+	})
+	client := &herdr.Client{Socket: cfg.Herdr.Socket}
+	g.monitor = &herdr.Monitor{Client: client, Logger: log.Named("herdr"), Changed: g.status.seen}
+	injector := herdr.NewInjector(client, g.monitor, log.Named("herdr"))
+	g.inbox = inbox.New(inbox.Config{
+		Host: cfg.Host, Boot: g.boot, Store: st, Injector: panes{injector, client, cfg.Inject.PasteBytes},
+		Reports: g.outbox, Names: directory{g.roster}, Window: g.window(), WindowSize: mainWindow, Panes: panes{injector, client, 0},
+		Changed: g.entityChanged, Gate: g.status.gate, NewID: newID, Secret: newSecret, Logger: log.Named("inbox"),
+	})
+	g.outbox.Use(g.inbox)
+	if err := g.outbox.Load(); err != nil {
+		return nil, err
+	}
+	if cfg.Broker.URI != "" {
+		if g.fabric, err = g.newFabric(key); err != nil {
+			return nil, err
+		}
+	}
+	if err := g.openEntities(); err != nil {
+		return nil, err
+	}
+	g.server = g.newServer(version)
+	return g, nil
+}
+
+// newFabric wires the broker: what arrives goes to the inbox, the outbox and
+// the roster.
+func (g *gateway) newFabric(key ed25519.PrivateKey) (*fabric.Fabric, error) {
+	cfg := g.cfg
+	f, err := fabric.New(fabric.Config{
+		Host: cfg.Host, URI: cfg.Broker.URI.Secret(), Heartbeat: cfg.Broker.Heartbeat, Prefix: cfg.Broker.Prefix,
+		TLS:    fabric.TLS{CA: cfg.Broker.TLS.CA, Cert: cfg.Broker.TLS.Cert, Key: cfg.Broker.TLS.Key},
+		Limits: envelope.Limits{BodyBytes: cfg.Limits.ContentBytes},
+	}, fabric.Deps{
+		Log: g.log.Named("fabric"), Key: key, Trust: g.trust, Homes: g.roster, Noted: g.outbox, Owner: g.inbox,
+		Known: g.inbox.Known, Sync: g.roster.Sync,
+		OnSignal: g.onSignal, OnPresence: g.onPresence,
+		OnDeadLetter: func(env *envelope.Envelope, _, reason string) error { return g.outbox.DeadLetter(env, reason) },
+		RefusedBrief: g.onRefused,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.OnState(func(s fabric.State) {
+		switch s.Phase {
+		case fabric.Connected:
+			g.outbox.Connected()
+		default:
+			g.roster.Disconnected()
+		}
+	})
+	return f, nil
+}
+
+func (g *gateway) onSignal(env *envelope.Envelope) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	switch env.Kind {
+	case envelope.Query:
+		if report, ok := g.inbox.Answer(env); ok {
+			g.outbox.Answer(report)
+		}
+	case envelope.Injected, envelope.Deferred, envelope.Failed, envelope.Abandoned:
+		if err := g.outbox.Signal(ctx, env); err != nil {
+			g.log.Error("an outcome was not recorded; it will be asked for", "trace", env.TraceID, "error", err)
+		}
+	default:
+		g.log.Debug("a signal that this version does not serve", "kind", env.Kind, "trace", env.TraceID)
+	}
+}
+
+func (g *gateway) onPresence(env *envelope.Envelope) {
+	before := g.roster.FullCount(env.Signer)
+	if err := g.roster.Handle(env); err != nil {
+		g.log.Warn("presence refused", "signer", env.Signer, "error", err)
+		return
+	}
+	g.fabric.Heard(env.Signer, g.roster.FullCount(env.Signer) != before)
+}
+
+// onRefused tells the sender of a brief that was refused although it is his.
+func (g *gateway) onRefused(env *envelope.Envelope, code fault.Code) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := g.outbox.Final(ctx, envelope.Report{
+		Kind: envelope.Failed, Reason: string(code), MsgID: env.MsgID, TraceID: env.TraceID,
+		Sender: env.From, SenderHost: env.Signer, Recipient: env.To, Hops: env.Hops,
+	})
+	if err != nil {
+		g.log.Error("the sender of a refused brief could not be told", "trace", env.TraceID, "error", err)
+	}
+}
+
+// openEntities gives every entity of the store its inbox again.
+func (g *gateway) openEntities() error {
+	var all []store.Entity
+	err := g.store.View(func(tx *store.Tx) (err error) {
+		all, err = tx.Entities()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		if err := g.inbox.Open(e); err != nil {
+			return err
+		}
+		g.entityChanged(e)
+	}
+	return nil
+}
+
+// entityChanged brings an entity that was made, changed or ended to the
+// roster and to the broker.
+func (g *gateway) entityChanged(e store.Entity) {
+	if e.State == inbox.Gone {
+		g.roster.RemoveLocal(e.GID)
+		g.status.forget(e.GID)
+	} else {
+		err := g.roster.SetLocal(roster.Entity{GID: e.GID, Name: e.Name, Kind: e.Kind, Groups: e.Groups, Pane: e.Pane})
+		if err != nil {
+			g.log.Error("an entity cannot be announced", "name", e.Name, "error", err)
+		}
+		g.status.follow(e)
+	}
+	if g.fabric == nil {
+		return
+	}
+	prefetch := mainWindow
+	if e.Kind == inbox.Worker {
+		prefetch = workerWindow
+	}
+	err := g.fabric.Attach(fabric.Inbox{
+		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch,
+		Handler: func(d envelope.Delivery) { g.inbox.Accept(context.Background(), e.GID, d) },
+	})
+	if err != nil {
+		g.log.Error("an inbox cannot be attached", "name", e.Name, "error", err)
+	}
+}
+
+// serving is whether presence may say that this host takes messages.
+func (g *gateway) serving() bool { return g.fabric == nil || g.fabric.Serving() }
+
+// janitor prunes what only the store knows of.
+func (g *gateway) janitor(ctx context.Context) error {
+	t := time.NewTicker(time.Hour)
+	defer t.Stop()
+	for {
+		g.store.Later(func(tx *store.Tx) error {
+			if err := tx.PruneHomes(time.Now()); err != nil {
+				return err
+			}
+			return tx.PruneTrace(time.Now())
+		})
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+func nextBoot(ctx context.Context, st *store.Store, host string) (boot uint64, err error) {
+	err = st.Write(ctx, func(tx *store.Tx) (err error) {
+		if err := tx.PutHostID(host); err != nil {
+			return err
+		}
+		boot, err = tx.NextBoot(time.Now())
+		return err
+	})
+	return boot, err
+}
+
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+func newTrace() string { return strings.ReplaceAll(uuid.NewString(), "-", "") }
+
+// newSecret is a token: 130 bits, in letters that survive any configuration.
+func newSecret() string { return "br_" + strings.ToLower(rand.Text()) }

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"fleetd/inbox"
+	"fleetd/mcp"
+)
+
+// newServer joins the parts into what clients talk to.
+func (g *gateway) newServer(version string) *mcp.Server {
+	talk := &mcp.Conversation{
+		Host: g.cfg.Host, URL: "http://" + g.cfg.Listen + "/mcp", Sender: g.outbox, Mailbox: g.inbox,
+		Fleet: g.roster, Traces: traces{g.store}, Broker: g.brokerState, Now: time.Now,
+	}
+	return &mcp.Server{
+		Listen: g.cfg.Listen, Socket: g.cfg.Socket, Gateway: talk, Admin: talk, Identities: identities{g},
+		Health: health{g}, Metrics: g.metrics(), Log: g.log.Named("mcp"), Version: version,
+	}
+}
+
+func (g *gateway) brokerState() (state, reason string) {
+	if g.fabric == nil {
+		return "none", ""
+	}
+	s := g.fabric.State()
+	return string(s.Phase), s.Reason
+}
+
+// health says whether this gateway does its work.
+type health struct{ g *gateway }
+
+func (h health) Ready(context.Context) (bool, []string) {
+	var reasons []string
+	if err := h.g.store.Healthy(); err != nil {
+		reasons = append(reasons, err.Error())
+	}
+	if h.g.fabric != nil {
+		if ok, why := h.g.fabric.Ready(); !ok {
+			reasons = append(reasons, why)
+		}
+	}
+	for _, e := range h.g.inbox.Entities() {
+		if e.Kind == inbox.Worker && e.State != inbox.Gone && e.Pane != "" && !h.g.monitor.View().Up {
+			reasons = append(reasons, "herdr does not answer at "+h.g.cfg.Herdr.Socket)
+			break
+		}
+	}
+	return len(reasons) == 0, reasons
+}

@@ -1,0 +1,360 @@
+package mcp
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
+	"fleetd/fault"
+	"fleetd/inbox"
+	"fleetd/outbox"
+	"fleetd/store"
+)
+
+// Sender is what leaves.
+type Sender interface {
+	Send(ctx context.Context, r outbox.Request) (outbox.Sent, error)
+	Reply(ctx context.Context, a outbox.Answer) (outbox.Sent, error)
+	Watch(msgID string) *outbox.Watch
+}
+
+// Mailbox is what arrives.
+type Mailbox interface {
+	Wait(gid string, f inbox.Filter, l inbox.Limit) (*inbox.Waiter, error)
+	More(gid string) bool
+	Held(gid string) int
+	Read(gid, msgID string) (inbox.Mail, error)
+	Recently(gid string) []inbox.Recent
+	OpenBriefs(gid string) ([]store.Brief, error)
+	BriefToAnswer(gid, msgID string) (store.Brief, error)
+	Register(ctx context.Context, r inbox.Registration) (store.Entity, string, bool, error)
+	Unregister(ctx context.Context, name string) (store.Entity, error)
+	ByName(name string) (store.Entity, bool)
+}
+
+// Fleet is who is where.
+type Fleet interface {
+	Resolve(address string) (roster.Target, error)
+	Hosts() []roster.HostView
+	Entities(f roster.Filter) []roster.EntityView
+}
+
+// Traces is the log of what happened to a flow on this host.
+type Traces interface {
+	TraceOf(traceID string) ([]store.Event, error)
+}
+
+// Conversation is the daemon's own Gateway and Admin: it joins what leaves and
+// what arrives into the calls of one client, and owns their waits.
+type Conversation struct {
+	Host    string
+	URL     string // of the MCP endpoint
+	Sender  Sender
+	Mailbox Mailbox
+	Fleet   Fleet
+	Traces  Traces
+	// Broker says none, connected, connecting or blocked, and why.
+	Broker func() (state, reason string)
+	Now    func() time.Time
+}
+
+// unconfirmedAfter is how long a send waits to hear what became of it before
+// it says that it does not know (design §5).
+const unconfirmedAfter = 10 * time.Second
+
+// resultMail bounds the messages of one result so that it fits its reader
+// together with what is around them (design §11).
+const resultMail = 6 << 10
+
+func caller(ctx context.Context) (Caller, error) {
+	c, ok := CallerFrom(ctx)
+	if !ok {
+		return c, fault.New(fault.NotAuthenticated, "it is not known who asks; register with `bridged register NAME --kind main` and connect with the token it prints, or name an entity with --as")
+	}
+	return c, nil
+}
+
+// Send sends and waits as long as the caller wants for the answer.
+func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error) {
+	who, err := caller(ctx)
+	if err != nil {
+		return SendResult{}, err
+	}
+	w := sendWait{c: c, who: who, wait: time.Duration(a.WaitSeconds) * time.Second, started: time.Now()}
+	defer w.close()
+	w.sent, err = c.Sender.Send(ctx, outbox.Request{
+		From: who.GID, To: a.To, Content: []byte(a.Content), Life: time.Duration(a.ExpiresInSeconds) * time.Second,
+		Key: a.IdempotencyKey, QueueIfOffline: a.QueueIfOffline, Leaving: w.register,
+	})
+	if err != nil {
+		return SendResult{}, err
+	}
+	if w.err != nil {
+		return SendResult{}, w.err
+	}
+	return w.outcome(ctx)
+}
+
+// sendWait is one open send: its waiter among the caller's mail, and its watch
+// over the message's progress.
+type sendWait struct {
+	c       *Conversation
+	who     Caller
+	wait    time.Duration
+	started time.Time
+	sent    outbox.Sent
+	mail    *inbox.Waiter
+	watch   *outbox.Watch
+	last    outbox.Progress
+	err     error
+}
+
+// register is called before the message leaves, so that no answer is too early.
+func (w *sendWait) register(msgID string) {
+	w.mail, w.err = w.c.Mailbox.Wait(w.who.GID, inbox.Filter{InReplyTo: msgID}, inbox.Limit{Max: 1})
+	w.watch = w.c.Sender.Watch(msgID)
+}
+
+func (w *sendWait) close() {
+	if w.mail != nil {
+		w.mail.Close()
+	}
+	if w.watch != nil {
+		w.watch.Close()
+	}
+}
+
+// outcome waits until there is something to tell.
+func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
+	toMain := w.sent.To.Kind != inbox.Worker
+	away := w.sent.To.HostState == roster.Offline || w.sent.To.HostState == roster.Unknown
+	if w.sent.Repeated {
+		w.seen()
+	}
+	if w.wait == 0 && (toMain || away && !w.sent.To.Local || w.last.Kind != "") {
+		return w.now(ctx)
+	}
+	silence := time.NewTimer(unconfirmedAfter - time.Since(w.started))
+	defer silence.Stop()
+	patience := time.NewTimer(w.wait - time.Since(w.started))
+	defer patience.Stop()
+	quiet := false // nobody will tell more soon
+	for {
+		select {
+		case batch := <-w.mail.C():
+			return w.mailed(ctx, batch)
+		case p := <-w.watch.C():
+			w.last = p
+			if w.wait == 0 {
+				return w.now(ctx)
+			}
+		case <-silence.C:
+			quiet = true
+			if time.Since(w.started) >= w.wait {
+				return w.now(ctx)
+			}
+		case <-patience.C:
+			if quiet || w.last.Kind != "" || toMain || away {
+				return w.now(ctx)
+			}
+		case <-Draining(ctx):
+			return SendResult{}, Stopping()
+		case <-ctx.Done():
+			return SendResult{}, ctx.Err()
+		}
+	}
+}
+
+// seen sets what is known of a message that a repeated call finds sent.
+func (w *sendWait) seen() {
+	switch w.sent.Outcome {
+	case "injected", "drained":
+		w.last = outbox.Progress{Kind: envelope.Injected}
+	case "waiting":
+		w.last = outbox.Progress{Kind: envelope.Deferred, Reason: w.sent.Reason}
+	}
+}
+
+// now tells how things stand.
+func (w *sendWait) now(ctx context.Context) (SendResult, error) {
+	left := w.watch.Close()
+	if left.Kind != "" && w.last.Kind != envelope.Injected {
+		w.last = left
+	}
+	w.watch = nil
+	select { // the answer may have come this very moment
+	case batch := <-w.mail.C():
+		return w.mailed(ctx, batch)
+	default:
+	}
+	r := w.result()
+	until := w.sent.ExpiresAt.UTC().Format(time.RFC3339)
+	switch {
+	case w.sent.Outcome == "failed":
+		return SendResult{}, fault.New(fault.Code(w.sent.Reason), "the message %s was sent before under this key, and failed; use a new key to send it anew", w.sent.MsgID)
+	case w.sent.To.Kind != inbox.Worker:
+		r.State, r.Note = StateQueued, "It lies in the inbox of "+r.To+", who has to fetch it."
+		if w.wait > 0 {
+			r.State, r.Note = StatePending, "No answer yet. It will come as mail: fetch it with bridge_poll. Do not send again."
+		}
+	case w.last.Kind == envelope.Injected && w.wait > 0:
+		r.State, r.Note = StatePending, "The agent has it and has not answered yet. The answer will come as mail: fetch it with bridge_poll. Do not send again."
+	case w.last.Kind == envelope.Injected:
+		r.State, r.Note = StateInjected, "The agent has it. Its answer will come as mail: fetch it with bridge_poll."
+	case w.last.Kind == envelope.Deferred:
+		r.State, r.Reason, r.Expires = StateDeferred, w.last.Reason, until
+		r.Note = "Accepted; it goes in as soon as the agent can take it, until " + until + ". Do not send again."
+	case w.sent.To.HostState == roster.Offline || w.sent.To.HostState == roster.Unknown && !w.sent.To.Local:
+		r.State, r.Expires = StateQueued, until
+		r.Note = "Its host is away; it lies in the inbox until " + until + "."
+	default:
+		return SendResult{}, fault.New(fault.Unconfirmed, "the message %s was accepted, and nothing was heard of it yet; it may still arrive until %s. "+
+			"Do not send it again: you will be told what became of it, or look with bridge_trace %s", w.sent.MsgID, until, w.sent.TraceID)
+	}
+	return r, nil
+}
+
+func (w *sendWait) result() SendResult {
+	return SendResult{
+		MsgID: w.sent.MsgID, TraceID: w.sent.TraceID, To: w.sent.To.Address(), Held: w.c.Mailbox.Held(w.who.GID),
+	}
+}
+
+// mailed ends the wait with a piece of mail: the answer, or what became of the
+// message instead. It is drained once the result is written.
+func (w *sendWait) mailed(ctx context.Context, batch *inbox.Batch) (SendResult, error) {
+	OnWritten(ctx, batch.Settle)
+	m := batch.Messages()[0]
+	r := w.result()
+	switch m.Kind {
+	case envelope.Reply, envelope.Send:
+		reply := message(m)
+		r.State, r.Reply = StateReplied, &reply
+		return r, nil
+	case envelope.Injected:
+		w.last = outbox.Progress{Kind: envelope.Injected}
+		r.State, r.Note = StateInjected, inbox.Sentence(m.Envelope, m.FromName)
+		return r, nil
+	case envelope.Abandoned:
+		return r, fault.New(fault.Abandoned, "%s", inbox.Sentence(m.Envelope, m.FromName))
+	}
+	return r, fault.New(fault.Code(m.Reason), "%s", inbox.Sentence(m.Envelope, m.FromName))
+}
+
+// Poll hands over mail.
+func (c *Conversation) Poll(ctx context.Context, a PollArgs) (PollResult, error) {
+	who, err := caller(ctx)
+	if err != nil {
+		return PollResult{}, err
+	}
+	filter := inbox.Filter{}
+	if a.From != "" {
+		target, err := c.Fleet.Resolve(a.From)
+		if err != nil {
+			return PollResult{}, err
+		}
+		filter.From = target.GID
+	}
+	limit := inbox.Limit{Max: a.Max, Bytes: resultMail}
+	if limit.Max == 0 {
+		limit.Max = 20
+	}
+	w, err := c.Mailbox.Wait(who.GID, filter, limit)
+	if err != nil {
+		return PollResult{}, err
+	}
+	defer w.Close()
+	full := false
+	if len(w.C()) == 0 && filter.From != "" {
+		full = !c.Mailbox.More(who.GID)
+	}
+	patience := time.NewTimer(time.Duration(a.WaitSeconds) * time.Second)
+	defer patience.Stop()
+	select {
+	case batch := <-w.C():
+		return c.polled(ctx, who, batch, full), nil
+	default:
+	}
+	select {
+	case batch := <-w.C():
+		return c.polled(ctx, who, batch, full), nil
+	case <-patience.C:
+		held := c.Mailbox.Held(who.GID)
+		return PollResult{Messages: []Message{}, Remaining: held, Held: held, WindowFull: full}, nil
+	case <-Draining(ctx):
+		return PollResult{}, Stopping()
+	case <-ctx.Done():
+		return PollResult{}, ctx.Err()
+	}
+}
+
+func (c *Conversation) polled(ctx context.Context, who Caller, batch *inbox.Batch, full bool) PollResult {
+	OnWritten(ctx, batch.Settle)
+	r := PollResult{WindowFull: full}
+	for _, m := range batch.Messages() {
+		r.Messages = append(r.Messages, message(m))
+	}
+	r.Held = c.Mailbox.Held(who.GID)
+	r.Remaining = r.Held
+	return r
+}
+
+func message(m inbox.Mail) Message {
+	msg := Message{
+		MsgID: m.MsgID, TraceID: m.TraceID, Kind: string(m.Kind), From: m.FromName, FromID: m.From,
+		Content: string(m.Body), InReplyTo: m.InReplyTo, Reason: m.Reason,
+		SentAt: m.Sent().UTC().Format(time.RFC3339), Redelivered: m.Redelivered,
+	}
+	if len(m.Body) == 0 {
+		msg.Note = inbox.Sentence(m.Envelope, m.FromName)
+	}
+	return msg
+}
+
+// Read gives one part of a message.
+func (c *Conversation) Read(ctx context.Context, a ReadArgs) (ReadResult, error) {
+	who, err := caller(ctx)
+	if err != nil {
+		return ReadResult{}, err
+	}
+	m, err := c.Mailbox.Read(who.GID, a.MsgID)
+	if err != nil {
+		return ReadResult{}, err
+	}
+	if a.Offset < 0 || a.Offset > len(m.Body) {
+		return ReadResult{}, fault.New(fault.BadRequest, "offset %d is not within the message: it has %d bytes", a.Offset, len(m.Body))
+	}
+	part := string(m.Body[a.Offset:])
+	r := ReadResult{
+		MsgID: m.MsgID, TraceID: m.TraceID, From: m.FromName, Kind: string(m.Kind),
+		Content: part, Offset: a.Offset, Total: len(m.Body), Held: c.Mailbox.Held(who.GID),
+	}
+	if cut := cutText(part, len(part)-resultMail); len(cut) < len(part) {
+		r.Content, r.NextOffset = cut, a.Offset+len(cut)
+	}
+	return r, nil
+}
+
+// Reply answers a brief.
+func (c *Conversation) Reply(ctx context.Context, a ReplyArgs) (ReplyResult, error) {
+	who, err := caller(ctx)
+	if err != nil {
+		return ReplyResult{}, err
+	}
+	brief, err := c.Mailbox.BriefToAnswer(who.GID, a.InReplyTo)
+	if err != nil {
+		return ReplyResult{}, err
+	}
+	sent, err := c.Sender.Reply(ctx, outbox.Answer{
+		From: who.GID, Brief: brief, Content: []byte(a.Content), Key: a.IdempotencyKey,
+		Also: inbox.MarkReplied(brief), Undo: inbox.Reopen(brief),
+	})
+	if err != nil {
+		return ReplyResult{}, err
+	}
+	return ReplyResult{
+		State: StateQueued, MsgID: sent.MsgID, TraceID: sent.TraceID, InReplyTo: brief.MsgID,
+		To: sent.To.Address(), Held: c.Mailbox.Held(who.GID),
+	}, nil
+}

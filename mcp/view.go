@@ -1,0 +1,142 @@
+package mcp
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fabric/roster"
+	"fleetd/inbox"
+)
+
+// Roster shows the fleet as this host sees it.
+func (c *Conversation) Roster(ctx context.Context, a RosterArgs) (RosterResult, error) {
+	r := RosterResult{Self: c.Host, Hosts: []RosterHost{}, Entities: []RosterEntity{}}
+	r.Broker, r.Reason = c.Broker()
+	if who, ok := CallerFrom(ctx); ok {
+		r.Held = c.Mailbox.Held(who.GID)
+	}
+	for _, h := range c.Fleet.Hosts() {
+		if a.Host != "" && a.Host != h.Host {
+			continue
+		}
+		r.Hosts = append(r.Hosts, rosterHost(h))
+	}
+	for _, e := range c.Fleet.Entities(roster.Filter{Host: a.Host, Kind: a.Kind, Group: a.Group, Status: a.Status}) {
+		r.Entities = append(r.Entities, rosterEntity(e))
+	}
+	return r, nil
+}
+
+func rosterHost(h roster.HostView) RosterHost {
+	out := RosterHost{
+		Host: h.Host, State: h.State, AgeSeconds: h.Age.Seconds(), Entities: h.Entities, ClockOffset: h.Offset.Seconds(),
+	}
+	switch {
+	case h.Age < 0:
+		out.AgeSeconds, out.Note = -1, "not heard since this gateway started; listed from memory"
+	case !h.Complete && !h.Local:
+		out.Note = "not all of its entities are known yet"
+	}
+	return out
+}
+
+func rosterEntity(e roster.EntityView) RosterEntity {
+	out := RosterEntity{
+		GID: e.GID, Name: e.Name, Host: e.Host, Kind: e.Kind, Groups: e.Groups, Pane: e.Pane,
+		Status: e.Status.State, Since: stamp(e.Status.Since), Progress: stamp(e.Status.Progress),
+	}
+	if e.Status.Refusing != "" {
+		out.Refusing = e.Status.Refusing
+		if at := stamp(e.Status.RefusingSince); at != "" {
+			out.Refusing += " since " + at
+		}
+	}
+	return out
+}
+
+// stamp writes a time for readers; "" for none.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// Trace shows what this host saw of one flow.
+func (c *Conversation) Trace(_ context.Context, a TraceArgs) (TraceResult, error) {
+	events, err := c.Traces.TraceOf(a.TraceID)
+	if err != nil {
+		return TraceResult{}, err
+	}
+	r := TraceResult{TraceID: a.TraceID, Hops: []Hop{}}
+	for _, e := range events {
+		r.Hops = append(r.Hops, Hop{
+			At: time.UnixMilli(e.At).UTC().Format("2006-01-02T15:04:05.000Z07:00"), Host: e.Host, Step: e.Step,
+			MsgID: e.MsgID, Kind: e.Kind, Entity: c.name(e.Entity), Peer: c.name(e.Peer), Outcome: e.Outcome, Reason: e.Reason,
+		})
+	}
+	if len(r.Hops) == 0 {
+		r.Note = "This host saw nothing under this id: it may be a message id rather than a trace id, older than a week, or the flow of other hosts."
+	}
+	return r, nil
+}
+
+// name is what people call a gid, or the gid.
+func (c *Conversation) name(gid string) string {
+	if t, err := c.Fleet.Resolve(gid); err == nil && gid != "" {
+		return t.Address()
+	}
+	return gid
+}
+
+// Whoami shows the caller what is his.
+func (c *Conversation) Whoami(ctx context.Context) (WhoamiResult, error) {
+	who, err := caller(ctx)
+	if err != nil {
+		return WhoamiResult{}, err
+	}
+	briefs, err := c.Mailbox.OpenBriefs(who.GID)
+	if err != nil {
+		return WhoamiResult{}, err
+	}
+	r := WhoamiResult{
+		GID: who.GID, Name: who.Name, Host: c.Host, Kind: who.Kind,
+		OpenBriefs: []OpenBrief{}, Drained: []Drained{}, Held: c.Mailbox.Held(who.GID),
+	}
+	if e, ok := c.Mailbox.ByName(who.GID); ok {
+		r.Groups, r.Pane = e.Groups, e.Pane
+	}
+	for _, b := range briefs {
+		open := OpenBrief{MsgID: b.MsgID, From: b.SenderName, At: stamp(time.UnixMilli(b.At))}
+		if b.Announced {
+			open.Bytes = len(b.Body)
+		}
+		r.OpenBriefs = append(r.OpenBriefs, open)
+	}
+	for _, d := range c.Mailbox.Recently(who.GID) {
+		r.Drained = append(r.Drained, Drained{MsgID: d.MsgID, From: d.FromName, At: stamp(d.At)})
+	}
+	return r, nil
+}
+
+// Register makes or changes an entity of this host.
+func (c *Conversation) Register(ctx context.Context, a RegisterArgs) (RegisterResult, error) {
+	e, token, created, err := c.Mailbox.Register(ctx, inbox.Registration{
+		Name: a.Name, Kind: a.Kind, Pane: a.Pane, Groups: a.Groups, NewToken: a.NewToken,
+	})
+	if err != nil {
+		return RegisterResult{}, err
+	}
+	return RegisterResult{
+		GID: e.GID, Name: e.Name, Host: c.Host, Kind: e.Kind, Pane: e.Pane, Token: token, Created: created, URL: c.URL,
+	}, nil
+}
+
+// Unregister ends an entity of this host.
+func (c *Conversation) Unregister(ctx context.Context, a UnregisterArgs) (UnregisterResult, error) {
+	e, err := c.Mailbox.Unregister(ctx, a.Name)
+	if err != nil {
+		return UnregisterResult{}, err
+	}
+	return UnregisterResult{GID: e.GID, State: e.State}, nil
+}
