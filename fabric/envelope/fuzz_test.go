@@ -35,6 +35,12 @@ func FuzzDecode(f *testing.F) {
 			f.Add(pack(v.table()), body)
 		}
 	}
+	full := brief() // no vector has all headers
+	full.InReplyTo, full.TurnID, full.SpawnID, full.Reason, full.Hops = gidA, "turn-7", gidB, "UNSEEN", 3
+	if err := full.Sign(key); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(pack(full.Table()), full.Body)
 	f.Add("", []byte(nil))
 	f.Fuzz(func(t *testing.T, packed string, body []byte) {
 		table := unpack(packed)
