@@ -41,7 +41,7 @@ type terminal struct {
 	mu     sync.Mutex // guards what is below
 	emu    *vt.Emulator
 	modes  map[int]bool // DEC private modes the program has on
-	title  string
+	osc    oscFilter
 	writes []Write
 }
 
@@ -65,7 +65,6 @@ func openTerminal(id string, argv []string, dir string, env []string, cols, rows
 	t.emu.SetCallbacks(vt.Callbacks{
 		EnableMode:  func(m ansi.Mode) { t.setMode(m, true) },
 		DisableMode: func(m ansi.Mode) { t.setMode(m, false) },
-		Title:       func(s string) { t.title = s },
 	})
 	drawn := make(chan struct{})
 	t.wg.Add(4)
@@ -98,7 +97,7 @@ func (t *terminal) draw(drawn chan<- struct{}) {
 		n, err := t.master.Read(buf)
 		if n > 0 {
 			t.mu.Lock()
-			_, _ = t.emu.Write(buf[:n]) // fails only when closed, which we never do
+			_, _ = t.emu.Write(t.osc.filter(buf[:n])) // fails only when closed, which we never do
 			t.mu.Unlock()
 		}
 		if err != nil { // EIO: nobody has the other side open any more
@@ -232,7 +231,7 @@ func (t *terminal) history() []row {
 func (t *terminal) windowTitle() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.title
+	return t.osc.title
 }
 
 func (t *terminal) log() []Write {
