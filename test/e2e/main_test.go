@@ -1,0 +1,101 @@
+// Package e2e holds what a user relies on, shown with whole gateways: two
+// processes, a real broker, agents in panes and real MCP clients.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"fleetd/test/fleet"
+	"fleetd/test/rabbit"
+)
+
+func TestMain(m *testing.M) {
+	code := rabbit.Shared(m).Run()
+	if err := fleet.RemoveBinaries(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// bound is the patience of every wait: a busy machine is slow, a defect is
+// for ever.
+const bound = 90 * time.Second
+
+// newFleet makes a fleet on the shared broker that ends with the test.
+func newFleet(t *testing.T, broker string) *fleet.Fleet {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "e2e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := fleet.New(t.Context(), dir, broker, rabbit.Prefix(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// twoHosts is hosta and hostb on the shared broker, running, trusting each
+// other and seeing each other.
+func twoHosts(t *testing.T, ctx context.Context) (a, b *fleet.Host) {
+	t.Helper()
+	f := newFleet(t, rabbit.URI(t))
+	a, b = addHost(t, ctx, f, "hosta"), addHost(t, ctx, f, "hostb")
+	if err := f.TrustEachOther(); err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []*fleet.Host{a, b} {
+		if err := h.Ready(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+func addHost(t *testing.T, ctx context.Context, f *fleet.Fleet, name string) *fleet.Host {
+	t.Helper()
+	h, err := f.AddHost(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", name, tail(h.Log(), 12000))
+		}
+	})
+	if err := h.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func tail(s string, n int) string { return s[max(0, len(s)-n):] }
+
+// eventually waits until fn returns nil.
+func eventually(t *testing.T, ctx context.Context, fn func() error) {
+	t.Helper()
+	for {
+		err := fn()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("it did not come true: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"fleetd/test/fleet"
+)
+
+// A brief crosses two hosts and its answer comes back. Fails when any hop of
+// the trip is broken.
+func TestBriefAndReplyCrossHosts(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	a, b := twoHosts(t, ctx)
+	w := addWorker(t, ctx, b, "reviewer", "--reply-with", "looks good")
+	m := addMain(t, ctx, a, "lead")
+	seen(t, ctx, m, "reviewer@hostb")
+
+	r, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "please review parser.go", "wait_seconds": 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.State != "replied" || r.Reply == nil || r.Reply.Content != "looks good" || r.Reply.From != "reviewer@hostb" {
+		t.Fatalf("the reply is %+v, want one from reviewer@hostb", r)
+	}
+	prompts, err := w.Prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(prompts) != 1 || !strings.Contains(prompts[0], "please review parser.go") || !strings.Contains(prompts[0], r.MsgID) {
+		t.Fatalf("the model was given %q, want the brief once", prompts)
+	}
+}
+
+func addWorker(t *testing.T, ctx context.Context, h *fleet.Host, name string, flags ...string) *fleet.Worker {
+	t.Helper()
+	w, err := h.AddWorker(ctx, name, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			screen, _ := w.Screen()
+			events, _ := w.Events()
+			t.Logf("pane of %s:\n%s\nevents: %+v", name, screen, events)
+		}
+	})
+	return w
+}
+
+func addMain(t *testing.T, ctx context.Context, h *fleet.Host, name string) *fleet.Main {
+	t.Helper()
+	m, err := h.AddMain(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// seen waits until m sees who it is about to write to.
+func seen(t *testing.T, ctx context.Context, m *fleet.Main, addresses ...string) {
+	t.Helper()
+	eventually(t, ctx, func() error {
+		r, err := m.Roster(ctx)
+		if err != nil {
+			return err
+		}
+		have := map[string]string{}
+		for _, e := range r.Entities {
+			have[e.Name+"@"+e.Host] = e.Status
+		}
+		for _, address := range addresses {
+			if s, ok := have[address]; !ok || s == "unknown" || s == "offline" {
+				return fmt.Errorf("%s sees %v, not %s", m.Name, have, address)
+			}
+		}
+		return nil
+	})
+}

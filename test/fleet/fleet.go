@@ -1,0 +1,148 @@
+// Package fleet runs whole gateways as their users do: the real binary, one
+// process a host, with a herdr simulator, scripted agents in panes and real
+// MCP clients, all on one machine. End-to-end tests and the demo are written
+// with it. What they look at and expect is theirs.
+package fleet
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+
+	"fleetd/fabric"
+	"fleetd/fabric/keys"
+	"fleetd/test/rabbit"
+)
+
+// Fleet is some hosts on one broker.
+type Fleet struct {
+	Dir    string // everything is below it
+	Broker string // URI; "": no broker
+	Prefix string // of every exchange and queue
+
+	bridged, agent string // binaries
+	mu             sync.Mutex
+	hosts          []*Host
+	gids           []string
+}
+
+// New builds the binaries into dir, which must exist. Unix socket paths end at
+// 107 bytes, so dir should be short.
+func New(ctx context.Context, dir, broker, prefix string) (*Fleet, error) {
+	bridged, agent, err := binaries(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Fleet{Dir: dir, Broker: broker, Prefix: prefix, bridged: bridged, agent: agent}, nil
+}
+
+var built struct {
+	sync.Mutex
+	dir string
+	err error
+}
+
+// binaries builds the programs once per process.
+func binaries(ctx context.Context) (bridged, agent string, err error) {
+	built.Lock()
+	defer built.Unlock()
+	if built.dir == "" && built.err == nil {
+		built.dir, built.err = build(ctx)
+	}
+	return filepath.Join(built.dir, "bridged"), filepath.Join(built.dir, "agent"), built.err
+}
+
+func build(ctx context.Context) (string, error) {
+	dir, err := os.MkdirTemp("", "fleet-bin")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator), "fleetd/cmd/bridged", "fleetd/test/agent/cmd/agent")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return dir, nil
+}
+
+// RemoveBinaries removes what New built; call it once at the end of a process.
+func RemoveBinaries() error {
+	built.Lock()
+	defer built.Unlock()
+	if built.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(built.dir)
+}
+
+// Binary is the path of bridged.
+func (f *Fleet) Binary() string { return f.bridged }
+
+// TrustEachOther has every host trust every other one's key.
+func (f *Fleet) TrustEachOther() error {
+	for _, a := range f.hosts {
+		for _, b := range f.hosts {
+			if a == b {
+				continue
+			}
+			if err := a.Trust(b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Close stops all hosts and removes what they left on the broker.
+func (f *Fleet) Close() error {
+	var errs []error
+	for _, h := range f.hosts {
+		errs = append(errs, h.Close())
+	}
+	if f.Broker != "" {
+		errs = append(errs, f.Sweep())
+	}
+	return errors.Join(errs...)
+}
+
+// Sweep deletes the fleet's queues and exchanges from the broker.
+func (f *Fleet) Sweep() error {
+	names := fabric.Names{Prefix: f.Prefix}
+	queues := []string{names.DLQ()}
+	for _, h := range f.hosts {
+		queues = append(queues, names.ControlQueue(h.Name), names.ReportQueue(h.Name))
+	}
+	f.mu.Lock()
+	for _, gid := range f.gids {
+		queues = append(queues, names.Inbox(gid))
+	}
+	f.mu.Unlock()
+	return rabbit.Sweep(f.Broker, queues, names.Exchanges())
+}
+
+func (f *Fleet) remember(gid string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.gids = append(f.gids, gid)
+}
+
+// freeAddr is a loopback address that was free a moment ago.
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	addr := l.Addr().String()
+	return addr, l.Close()
+}
+
+// Key is the private key of h, for those who play an attacker or a peer.
+func (h *Host) Key() (ed25519.PrivateKey, error) {
+	key, _, err := keys.LoadOrCreate(filepath.Join(h.data(), "gateway.key"), nil)
+	return key, err
+}

@@ -1,0 +1,99 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/mark3labs/mcp-go/client"
+	"github.com/mark3labs/mcp-go/client/transport"
+	mcpgo "github.com/mark3labs/mcp-go/mcp"
+
+	"fleetd/fault"
+	"fleetd/mcp"
+)
+
+// Main is a main session: a real MCP client over HTTP with a token.
+type Main struct {
+	Name  string
+	GID   string
+	Token string
+	URL   string
+
+	client *client.Client
+}
+
+// AddMain registers a main and connects its client.
+func (h *Host) AddMain(ctx context.Context, name string) (*Main, error) {
+	r, err := h.Register(ctx, mcp.RegisterArgs{Name: name, Kind: "main"})
+	if err != nil {
+		return nil, err
+	}
+	m := &Main{Name: name, GID: r.GID, Token: r.Token, URL: r.URL}
+	return m, m.Connect(ctx)
+}
+
+// Connect begins a session; after a Disconnect it is a new one.
+func (m *Main) Connect(ctx context.Context) error {
+	c, err := client.NewStreamableHttpClient(m.URL, transport.WithHTTPHeaders(map[string]string{"Authorization": "Bearer " + m.Token}))
+	if err != nil {
+		return err
+	}
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	init := mcpgo.InitializeRequest{}
+	init.Params.ProtocolVersion = mcpgo.LATEST_PROTOCOL_VERSION
+	init.Params.ClientInfo = mcpgo.Implementation{Name: "fleet-main", Version: "1"}
+	if _, err := c.Initialize(ctx, init); err != nil {
+		return fmt.Errorf("initialize %s: %w", m.Name, err)
+	}
+	m.client = c
+	return nil
+}
+
+// Disconnect ends the session.
+func (m *Main) Disconnect() error { return m.client.Close() }
+
+// Call calls a tool and decodes its structured result. A tool error comes back
+// as the fault that it carries.
+func (m *Main) Call(ctx context.Context, tool string, args map[string]any, out any) error {
+	req := mcpgo.CallToolRequest{}
+	req.Params.Name, req.Params.Arguments = tool, args
+	res, err := m.client.CallTool(ctx, req)
+	if err != nil {
+		return err
+	}
+	raw, err := json.Marshal(res.StructuredContent)
+	if err != nil {
+		return err
+	}
+	if res.IsError {
+		var body struct {
+			Error struct{ Code, Message string }
+		}
+		if err := json.Unmarshal(raw, &body); err != nil {
+			return err
+		}
+		return fault.New(fault.Code(body.Error.Code), "%s", body.Error.Message)
+	}
+	return json.Unmarshal(raw, out)
+}
+
+// Send calls bridge_send.
+func (m *Main) Send(ctx context.Context, args map[string]any) (r mcp.SendResult, err error) {
+	err = m.Call(ctx, "bridge_send", args, &r)
+	return r, err
+}
+
+// Poll calls bridge_poll.
+func (m *Main) Poll(ctx context.Context, args map[string]any) (r mcp.PollResult, err error) {
+	err = m.Call(ctx, "bridge_poll", args, &r)
+	return r, err
+}
+
+// Roster calls bridge_roster.
+func (m *Main) Roster(ctx context.Context) (r mcp.RosterResult, err error) {
+	err = m.Call(ctx, "bridge_roster", map[string]any{}, &r)
+	return r, err
+}

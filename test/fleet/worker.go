@@ -1,0 +1,98 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"fleetd/mcp"
+	"fleetd/test/agent"
+	"fleetd/test/herdrsim"
+)
+
+// Worker is a scripted agent in a pane, registered as a worker.
+type Worker struct {
+	Name  string
+	GID   string
+	Token string
+	Pane  string
+	Host  *Host
+
+	argv []string
+	env  map[string]string
+}
+
+// AddWorker registers a worker, starts an agent for it in a pane with its
+// identity in the environment, and binds the two. flags are those of the
+// agent program.
+func (h *Host) AddWorker(ctx context.Context, name string, flags ...string) (*Worker, error) {
+	r, err := h.Register(ctx, mcp.RegisterArgs{Name: name, Kind: "worker"})
+	if err != nil {
+		return nil, err
+	}
+	w := &Worker{Name: name, GID: r.GID, Token: r.Token, Host: h}
+	w.argv = append([]string{h.fleet.agent, "--log", w.logPath(), "--control", w.controlPath()}, flags...)
+	w.env = map[string]string{"BRIDGED_URL": r.URL, "BRIDGED_TOKEN": r.Token}
+	place, err := w.open()
+	if err != nil {
+		return nil, err
+	}
+	w.Pane = place.PaneID
+	return w, w.bind(ctx)
+}
+
+func (w *Worker) open() (herdrsim.Place, error) {
+	return w.Host.Herdr.Run(w.Name, w.argv, maps.Clone(w.env), w.Host.dir)
+}
+
+// bind registers the pane once herdr sees the agent in it.
+func (w *Worker) bind(ctx context.Context) error {
+	for {
+		_, err := w.Host.Register(ctx, mcp.RegisterArgs{Name: w.Name, Kind: "worker", Pane: w.Pane})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("bind %s to its pane: %w", w.Name, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (w *Worker) logPath() string     { return filepath.Join(w.Host.dir, w.Name+".jsonl") }
+func (w *Worker) controlPath() string { return filepath.Join(w.Host.dir, w.Name+".ctl") }
+
+// Control tells the agent to behave in some way from now on.
+func (w *Worker) Control(command string) error {
+	_, err := agent.Control(w.controlPath(), command, 10*time.Second)
+	return err
+}
+
+// Events is what happened in the agent so far.
+func (w *Worker) Events() ([]agent.Event, error) {
+	text, err := os.ReadFile(w.logPath())
+	if err != nil {
+		return nil, err
+	}
+	return agent.ReadEvents(bytes.NewReader(text))
+}
+
+// Prompts is what the model behind the agent was given, in order.
+func (w *Worker) Prompts() ([]string, error) {
+	events, err := w.Events()
+	var all []string
+	for _, e := range events {
+		if e.Event == "prompt" {
+			all = append(all, e.Text)
+		}
+	}
+	return all, err
+}
+
+// Screen is what a person sees in the pane.
+func (w *Worker) Screen() (string, error) { return w.Host.Herdr.Screen(w.Pane) }
