@@ -25,14 +25,14 @@ type adapter struct {
 
 func (a *adapter) handler(v verb) server.ToolHandlerFunc {
 	return func(ctx context.Context, req mcpgo.CallToolRequest) (*mcpgo.CallToolResult, error) {
-		// The verb gets a receipt of its own, so that a result that never makes
-		// it into the response counts as lost.
+		// The verb gets a receipt of its own: what it handed over counts as lost
+		// if it never makes it into the response. A fault may carry mail too,
+		// such as the notice that a message failed.
 		own, receipt := WithReceipt(ctx)
 		result, f := a.call(own, v, req)
 		if f != nil {
-			receipt.Settle(false)
 			a.log.Debug("a tool call failed", "tool", v.tool(), "code", f.Code, "cause", f.Cause)
-			return faultResult(f), nil
+			result = faultResult(f)
 		}
 		if receipt.pending() {
 			OnWritten(ctx, receipt.Settle)
@@ -60,31 +60,35 @@ func (a *adapter) call(ctx context.Context, v verb, req mcpgo.CallToolRequest) (
 	}
 	text, ok, err := fitted(r, maxResultBytes)
 	if err != nil {
+		ReceiptFrom(ctx).Settle(false)
 		return nil, fault.From(err)
 	}
 	if !ok {
+		ReceiptFrom(ctx).Settle(false)
 		return nil, fault.New(fault.Internal, "the result of %s is too large for one answer; nothing was lost. Ask for less at once, with a smaller max or a filter.", v.tool())
 	}
 	return mcpgo.NewToolResultStructured(r, string(text)), nil
 }
 
-// run calls the verb; a panic becomes INTERNAL and never reaches a client, and
-// a result for a client that has cancelled counts as lost.
+// run calls the verb; ctx carries a receipt. A panic becomes INTERNAL and never
+// reaches a client; what it or a cancelled call handed over counts as lost.
 func run(ctx context.Context, log hclog.Logger, v verb, c call) (result any, f *fault.Error) {
 	ctx, done := untilStopped(ctx)
 	defer done()
 	defer func() {
 		if p := recover(); p != nil {
+			ReceiptFrom(ctx).Settle(false)
 			logPanic(log, v.name, p)
 			result, f = nil, fault.New(fault.Internal, "the gateway met an error of its own in %s; see its log. Do not repeat a send: look with bridge_whoami and bridge_trace first.", v.tool())
 		}
 	}()
 	r, err := c.run(ctx)
+	if ctx.Err() != nil && context.Cause(ctx) != errStopping {
+		ReceiptFrom(ctx).Settle(false)
+		return nil, cancelled(ctx.Err())
+	}
 	if err != nil {
 		return nil, answer(ctx, err)
-	}
-	if ctx.Err() != nil && context.Cause(ctx) != errStopping {
-		return nil, cancelled(ctx.Err())
 	}
 	return r, nil
 }

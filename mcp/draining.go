@@ -70,12 +70,8 @@ func untilStopped(ctx context.Context) (_ context.Context, done func()) {
 // answer turns what a verb returned into the fault a client is told. ctx is
 // the one the verb ran with.
 func answer(ctx context.Context, err error) *fault.Error {
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	switch {
-	case ended && errors.Is(context.Cause(ctx), errStopping):
+	if errors.Is(err, context.Canceled) && errors.Is(context.Cause(ctx), errStopping) {
 		return Stopping()
-	case ended && ctx.Err() != nil:
-		return cancelled(err)
 	}
 	return fault.From(err)
 }

@@ -41,6 +41,14 @@ func fitted(v any, limit int) ([]byte, bool, error) {
 	return b, err == nil && len(b) <= limit, err
 }
 
+// withLists is v with empty lists for nil ones, and nothing cut.
+func withLists(v any) any {
+	if f, ok := v.(fitter); ok {
+		f.fit(func() int { return 0 })
+	}
+	return v
+}
+
 // compact is v as JSON without the escapes that only HTML needs: agents are
 // shown these bytes.
 func compact(v any) ([]byte, error) {

@@ -57,6 +57,8 @@ type Server struct {
 	PeerUID func(net.Conn) (uint32, error)
 	Now     func() time.Time // nil: time.Now
 
+	progress time.Duration // between two signs of progress; 0: progressEvery
+
 	once     sync.Once
 	bindErr  error
 	tcp      net.Listener
@@ -81,6 +83,9 @@ func (s *Server) bind() error {
 	}
 	if s.StopGrace == 0 {
 		s.StopGrace = defaultStopGrace
+	}
+	if s.progress == 0 {
+		s.progress = progressEvery
 	}
 	if s.Now == nil {
 		s.Now = time.Now
@@ -172,7 +177,8 @@ func (s *Server) newStreamable() *server.StreamableHTTPServer {
 	if s.LegacyOnly {
 		opts = append(opts, server.WithStreamableHTTPProtocolVersions(mcpgo.LegacyProtocolVersions()...))
 	}
-	return server.NewStreamableHTTPServer(NewTools(s.Gateway, s.Version, s.Log), opts...)
+	tools := newTools(&adapter{log: s.Log, every: s.progress}, s.Gateway, s.Version)
+	return server.NewStreamableHTTPServer(tools, opts...)
 }
 
 func (s *Server) newHTTP(base context.Context, h http.Handler) *http.Server {

@@ -101,28 +101,18 @@ func (s *Server) serveVerb(w http.ResponseWriter, r *http.Request, v verb, id id
 		ctx = WithCaller(ctx, id.caller)
 	}
 	result, f := run(ctx, s.Log, v, c)
-	if f != nil {
-		receipt.Settle(false)
-		s.Log.Debug("a request failed", "verb", v.name, "code", f.Code, "cause", f.Cause)
-		writeProblem(w, f)
-		return
-	}
-	s.writeResult(w, r, id, result, receipt)
-}
-
-// writeResult answers and settles the receipt, or holds it for the next hop.
-func (s *Server) writeResult(w http.ResponseWriter, r *http.Request, id identity, result any, receipt *Receipt) {
-	if f, ok := result.(fitter); ok {
-		f.fit(func() int { return 0 }) // no cut here, only empty lists for nil ones
-	}
-	explicit := r.Header.Get(ReceiptHeader) == ReceiptExplicit && receipt.pending()
-	held := ""
+	explicit, held := r.Header.Get(ReceiptHeader) == ReceiptExplicit && receipt.pending(), ""
 	if explicit {
 		held = s.receipts.hold(id.caller.GID, receipt)
 		w.Header().Set(ReceiptHeader, held)
 	}
 	res := w.(*response)
-	writeJSON(res, http.StatusOK, "application/json", result)
+	if f != nil {
+		s.Log.Debug("a request failed", "verb", v.name, "code", f.Code, "cause", f.Cause)
+		writeProblem(res, f)
+	} else {
+		writeJSON(res, http.StatusOK, "application/json", withLists(result))
+	}
 	written := res.finish() && r.Context().Err() == nil
 	switch {
 	case held == "":

@@ -42,14 +42,15 @@ func exchange[R any](ctx context.Context, c *Client, req request, waitLeft int) 
 	if err != nil {
 		return out, classify(err)
 	}
+	if id := res.Header.Get(mcp.ReceiptHeader); id != "" {
+		// An error may carry mail as well: the notice that a message failed.
+		mcp.OnWritten(ctx, func(written bool) { c.confirm(ctx, id, written) })
+	}
 	if res.StatusCode != http.StatusOK {
 		return out, problem(res, body)
 	}
 	if err := json.Unmarshal(body, &out); err != nil {
 		return out, fault.Wrap(err, fault.Internal, "the daemon's answer cannot be read; daemon and client may be of different versions.")
-	}
-	if id := res.Header.Get(mcp.ReceiptHeader); id != "" {
-		mcp.OnWritten(ctx, func(written bool) { c.confirm(ctx, id, written) })
 	}
 	return out, nil
 }

@@ -1,0 +1,150 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Fails if others can reach the socket or its directory, whatever the umask.
+func TestSocketIsPrivate(t *testing.T) {
+	old := syscall.Umask(0)
+	defer syscall.Umask(old)
+	path := filepath.Join(privateTemp(t), "new", "b.sock")
+	l, err := listenSocket(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for p, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700} {
+		info, err := os.Lstat(p)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v", p, info.Mode(), err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	open := privateTemp(t)
+	if err := os.Chmod(open, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenSocket(filepath.Join(open, "b.sock")); err == nil || !strings.Contains(err.Error(), "chmod 700") {
+		t.Errorf("in a directory that others can look into: %v", err)
+	}
+}
+
+// Fails if a crashed daemon's socket keeps the next one from starting.
+func TestStaleSocketIsReplaced(t *testing.T) {
+	path := filepath.Join(privateTemp(t), "b.sock")
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := listenSocket(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if conn, err := net.Dial("unix", path); err != nil {
+		t.Error(err)
+	} else {
+		_ = conn.Close()
+	}
+}
+
+// Fails if a second daemon takes a live one's socket, or does not say whose it is.
+func TestBusySocketIsLeftAlone(t *testing.T) {
+	r := start(t, withSocket(t))
+	_, err := listenSocket(r.Socket)
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
+		t.Errorf("%v", err)
+	}
+	if status, body, _ := r.doSocket(t, request{method: "GET", path: "/healthz"}); status != 200 {
+		t.Errorf("the first daemon: %d %s", status, body)
+	}
+}
+
+// Fails if what is no socket is removed.
+func TestFileInTheWayIsLeftAlone(t *testing.T) {
+	path := filepath.Join(privateTemp(t), "b.sock")
+	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenSocket(path); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		t.Errorf("%v", err)
+	}
+	if b, err := os.ReadFile(path); string(b) != "mine" {
+		t.Errorf("the file is gone: %v", err)
+	}
+}
+
+// Fails if a stop leaves its socket behind, or removes the one of a daemon that
+// started in the meantime.
+func TestOnlyOurOwnSocketIsRemoved(t *testing.T) {
+	r := start(t, withSocket(t))
+	r.stop()
+	if _, err := os.Lstat(r.Socket); !os.IsNotExist(err) {
+		t.Errorf("the socket stayed: %v", err)
+	}
+	r = start(t, withSocket(t))
+	if err := os.Remove(r.Socket); err != nil {
+		t.Fatal(err)
+	}
+	next, err := net.ListenUnix("unix", &net.UnixAddr{Name: r.Socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	r.stop()
+	if _, err := os.Lstat(r.Socket); err != nil {
+		t.Errorf("the next daemon's socket was removed: %v", err)
+	}
+}
+
+// Fails if a path that the system cannot take is not told in words.
+func TestLongSocketPath(t *testing.T) {
+	path := filepath.Join(privateTemp(t), strings.Repeat("d", 100), "b.sock")
+	if _, err := listenSocket(path); err == nil || !strings.Contains(err.Error(), "choose a shorter data_dir") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Fails if the kernel's word on who is at the other end is not asked for.
+func TestPeerUID(t *testing.T) {
+	path := filepath.Join(privateTemp(t), "b.sock")
+	l, err := listenSocket(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var d net.Dialer
+	conn, err := d.DialContext(context.Background(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if uid, err := peerUID(server); err != nil || uid != uint32(os.Getuid()) {
+		t.Errorf("user %d, %v", uid, err)
+	}
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	if _, err := peerUID(a); err == nil {
+		t.Error("a connection that is no unix socket has a user")
+	}
+}
