@@ -136,7 +136,6 @@ func (in *inbox) keep(ctx context.Context, s *session) {
 		}
 		if attached {
 			refusedSince = time.Time{}
-			in.set(InboxDetached)
 			if time.Since(began) > settledAfter {
 				b.Reset()
 			}
@@ -218,6 +217,7 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 	in.said = ""
 	in.mu.Unlock()
 	err = w.read(ctx, closes)
+	in.set(InboxDetached)
 	if ctx.Err() == nil || s.ctx.Err() != nil {
 		if spec.Lost != nil {
 			spec.Lost()

@@ -1,0 +1,318 @@
+package fabric
+
+import (
+	"context"
+	"crypto/ed25519"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/test/faultproxy"
+	"fleetd/test/rabbit"
+)
+
+// Fails if the password shows in an error, a state or a log line, be it of a
+// URI that cannot be parsed or of a login that is refused.
+func TestPasswordIsNeverShown(t *testing.T) {
+	const secret = "hunter2-sesame"
+	for _, uri := range []string{
+		"amqp://u:" + secret + "@host:port/", "amqp://u:" + secret + "@h:1/%zz", "amqp://u:" + secret + "@[::1/", "http://u:" + secret + "@h/",
+		"amqp://u:" + secret + "@h:1/?heartbeat=" + secret, "amqp://u: " + secret + "@h",
+	} {
+		_, err := New(Config{Host: "hosta", URI: uri}, Deps{})
+		if err == nil {
+			t.Errorf("a bad URI was taken: %s", uri)
+		} else if strings.Contains(err.Error(), secret) {
+			t.Errorf("the password is in %q", err)
+		}
+	}
+	real := rabbit.URI(t)
+	fl := newFleet(t, real)
+	a := fl.gateway("hosta", func(c *Config, _ *Deps) { c.URI = "amqp://nobody:" + secret + "@" + hostOf(t, real) + "/" })
+	a.run()
+	eventually(t, "a reason", func() bool { return strings.Contains(a.State().Reason, "connect to") })
+	a.stop()
+	for _, line := range append(a.log.lines(), a.State().Reason, a.State().down().Error()) {
+		if strings.Contains(line, secret) {
+			t.Errorf("the password is in %q", line)
+		}
+	}
+}
+
+// Fails if a broker.tls setting is dropped without a word, or files that
+// cannot be used are found out only later.
+func TestTLSIsNeverDroppedSilently(t *testing.T) {
+	for what, c := range map[string]Config{
+		"plain scheme": {URI: "amqp://h/", TLS: TLS{CA: "ca.pem"}},
+		"no such CA":   {URI: "amqps://h/", TLS: TLS{CA: "/nonexistent/ca.pem"}},
+		"half a pair":  {URI: "amqps://h/", TLS: TLS{Cert: "cert.pem"}},
+	} {
+		c.Host = "hosta"
+		if _, err := New(c, Deps{}); !fault.Is(err, fault.BadRequest) {
+			t.Errorf("%s: %v, want BAD_REQUEST", what, err)
+		}
+	}
+}
+
+// Fails if a second gateway of the same id binds, consumes or announces
+// anything, is quiet about it, or never takes over.
+func TestSecondGatewayOfAHostIdIsRefusedAndLoud(t *testing.T) {
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
+	first := fl.up("hosta")
+	worker := fl.entity("hosta")
+	box := first.attach(worker)
+	second := fl.gateway("hosta").run()
+	second.box(worker)
+	eventually(t, "a contested claim", func() bool { return second.Claim().Status == ClaimContested })
+	if s := second.State(); s.Phase != Connecting || !strings.Contains(s.Reason, "hosta is in use by another gateway") {
+		t.Errorf("the second one's state is %+v", s)
+	}
+	out, err := second.Publish(t.Context(), envelope.LanePresence, fl.letter(envelope.Presence, "hosta", envelope.GatewayAddress("hosta"), envelope.RosterKey("hosta", envelope.RosterGateway), "{}"), nil)
+	if out != NotSent || !fault.Is(err, fault.BrokerDown) {
+		t.Errorf("the second one announced itself: %v %v", out, err)
+	}
+	if !contains(second.log.lines(), "another gateway uses our host id", "BRIDGED_HOST") {
+		t.Error("no line says what to change")
+	}
+	if first.Claim().Status != ClaimHeld || first.State().Phase != Connected || first.Stats().SessionsLost != 0 {
+		t.Errorf("the first one was disturbed: %+v %+v", first.Claim(), first.State())
+	}
+	ask := fl.letter(envelope.Query, "hosta", fl.entity("hosta"), worker, "")
+	first.publish(envelope.LaneSignal, ask, Confirmed)
+	got(t, "a signal at the first one", first.signals)
+	first.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", worker, worker, "mine"), Confirmed)
+	box.take(t, "mine")
+	if len(second.signals) != 0 {
+		t.Error("the second one got a signal")
+	}
+	first.stop()
+	second.await(Connected)
+	eventually(t, "the inbox taken over", func() bool { return second.InboxState(worker).Status == InboxAttached })
+}
+
+func contains(lines []string, words ...string) bool {
+	for _, l := range lines {
+		all := true
+		for _, w := range words {
+			all = all && strings.Contains(l, w)
+		}
+		if all {
+			return true
+		}
+	}
+	return false
+}
+
+// Fails if a reconnect of the same boot waits for the claim, or if a gateway
+// that lost it to another one goes on to speak for the host.
+func TestReconnectStopsAgainWhenTheClaimStaysRefused(t *testing.T) {
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
+	proxy, err := faultproxy.Start(hostOf(t, uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = proxy.Close() })
+	a := fl.up("hosta", func(c *Config, _ *Deps) { c.URI = through(t, uri, proxy.Addr()) })
+	proxy.Set(faultproxy.Down)
+	proxy.Cut()
+	conn, _ := stranger(t, uri)
+	eventually(t, "the claim taken by another", func() bool {
+		ch, err := conn.Channel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ch.Consume(fl.names().ControlQueue("hosta"), "", false, true, false, false, nil)
+		return err == nil
+	})
+	for len(a.states) > 0 {
+		<-a.states
+	}
+	proxy.Set(faultproxy.Pass)
+	for got(t, "connected without the claim", a.states).Phase != Connected {
+	}
+	for s := got(t, "stopped again", a.states); !strings.Contains(s.Reason, "in use by another gateway"); s = got(t, "stopped again", a.states) {
+	}
+	if c := a.Claim(); c.Status != ClaimContested || a.Serving() {
+		t.Errorf("claim %+v, serving %v", c, a.Serving())
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "serving again", a.Serving)
+}
+
+// Fails if the roster is synced before its queue is bound, if connected does
+// not wait for it, or if a roster that never answers keeps the gateway down.
+func TestConnectedWaitsForTheRosterButNotForEver(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	var g *gateway
+	self := envelope.GatewayAddress("hosta")
+	var inSync Phase
+	var heardOurselves bool
+	g = fl.gateway("hosta", func(_ *Config, d *Deps) {
+		d.Sync = func(ctx context.Context) error {
+			inSync = g.State().Phase
+			g.publish(envelope.LanePresence, fl.letter(envelope.Presence, "hosta", self, envelope.RosterKey("hosta", envelope.RosterSolicit), "{}"), Confirmed)
+			<-g.presence
+			heardOurselves = true
+			<-ctx.Done()
+			return ctx.Err()
+		}
+	})
+	g.run().await(Connected)
+	if inSync == Connected || !heardOurselves {
+		t.Errorf("state in sync: %s, heard ourselves: %v", inSync, heardOurselves)
+	}
+}
+
+// Fails if durable mail, consumers or the state do not come back after the
+// broker went down and up, or the changes are told out of order.
+func TestBrokerRestartHeals(t *testing.T) {
+	node := rabbit.Private(t)
+	fl := newFleet(t, node.URI)
+	fl.uri = "" // nothing to sweep on a private node
+	onNode := func(c *Config, _ *Deps) { c.URI = node.URI }
+	a, b := fl.up("hosta", onNode), fl.up("hostb", onNode)
+	from, to := fl.entity("hosta"), fl.entity("hostb")
+	box := b.attach(to)
+	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", from, to, "before"), Confirmed)
+	held := got(t, "mail", box.mail)
+	node.Kill()
+	eventually(t, "down", func() bool { return a.State().Phase != Connected && b.State().Phase != Connected })
+	if err := node.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a.await(Connected)
+	b.await(Connected)
+	got(t, "lost", box.lost)
+	if err := held.Ack(); err == nil {
+		t.Error("a hold on a dead channel was acked")
+	}
+	again := box.take(t, "before")
+	if again.MsgID != held.MsgID {
+		t.Errorf("got %s again, want %s", again.MsgID, held.MsgID)
+	}
+	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", from, to, "after"), Confirmed)
+	box.take(t, "after")
+	a.stop()
+	var phases []Phase
+	for len(a.states) > 0 {
+		phases = append(phases, (<-a.states).Phase)
+	}
+	if last := len(phases) - 1; last < 3 || phases[last] != Connecting {
+		t.Errorf("told phases %v", phases)
+	}
+}
+
+// Fails if publishing into a frozen broker or stopping beside one hangs.
+func TestFrozenBrokerHoldsNobody(t *testing.T) {
+	node := rabbit.Private(t)
+	fl := newFleet(t, node.URI)
+	fl.uri = ""
+	a := fl.up("hosta", func(c *Config, _ *Deps) { c.URI, c.Heartbeat = node.URI, 5*time.Second })
+	from, to := fl.entity("hosta"), fl.entity("hosta")
+	a.attach(to)
+	node.Freeze()
+	t.Cleanup(node.Thaw)
+	body := strings.Repeat("x", 200<<10)
+	answers := make(chan Outcome, 64)
+	for range 64 { // more than the socket's buffers take
+		e := fl.letter(envelope.Send, "hosta", from, to, body)
+		go func() {
+			out, _ := a.Publish(context.Background(), envelope.LaneMail, e, nil)
+			answers <- out
+		}()
+	}
+	for range 64 {
+		if out := got(t, "an answer", answers); out != InDoubt && out != NotSent {
+			t.Errorf("a frozen broker said %v", out)
+		}
+	}
+	eventually(t, "noticed", func() bool { return a.State().Phase != Connected })
+	a.stop()
+}
+
+// Fails if an alarm is not seen, does not fail publishes at once, or does not
+// end.
+func TestAlarmBlocksAndEnds(t *testing.T) {
+	node := rabbit.Private(t)
+	fl := newFleet(t, node.URI)
+	fl.uri = ""
+	a := fl.up("hosta", func(c *Config, _ *Deps) { c.URI = node.URI })
+	from, to := fl.entity("hosta"), fl.entity("hosta")
+	box := a.attach(to)
+	if _, err := node.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.00001"); err != nil {
+		t.Fatal(err)
+	}
+	settled := make(chan Outcome, 1)
+	out, err := a.Publish(t.Context(), envelope.LaneMail, fl.letter(envelope.Send, "hosta", from, to, "found the alarm"), func(o Outcome) { settled <- o })
+	if out == NotSent && fault.Is(err, fault.BrokerDown) {
+		settled <- Confirmed // the probe found the alarm first
+	} else if out != InDoubt {
+		t.Fatalf("the publish that found the alarm: %v %v", out, err)
+	}
+	a.await(Blocked)
+	if out, err := a.Publish(t.Context(), envelope.LaneMail, fl.letter(envelope.Send, "hosta", from, to, "x"), nil); out != NotSent || !fault.Is(err, fault.BrokerDown) {
+		t.Errorf("publish while blocked: %v %v", out, err)
+	}
+	if n, err := a.ReadyCount(t.Context(), to); n != 0 || err != nil {
+		t.Errorf("the consuming connection is blocked too: %d %v", n, err)
+	}
+	if _, err := node.Ctl(t.Context(), "set_vm_memory_high_watermark", "0.4"); err != nil {
+		t.Fatal(err)
+	}
+	a.await(Connected)
+	if o := got(t, "the late word", settled); o != Confirmed {
+		t.Errorf("settled with %v", o)
+	}
+	if out == InDoubt {
+		box.take(t, "found the alarm")
+	}
+}
+
+// Fails if losing a queue of the link's own is not noticed and mended.
+func TestDeletedSignalQueueHeals(t *testing.T) {
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
+	a := fl.up("hosta")
+	eventually(t, "ready", func() bool { ok, _ := a.Ready(); return ok })
+	a.Fabric.mu.Lock()
+	s := a.sess
+	a.Fabric.mu.Unlock()
+	if err := s.con.deleteQueue(fl.names().SignalQueue("hosta", s.word)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a new session", func() bool { return a.Stats().SessionsLost == 1 })
+	eventually(t, "ready again", func() bool { ok, _ := a.Ready(); return ok })
+}
+
+func (c *connection) deleteQueue(name string) error {
+	ch, err := c.Channel()
+	if err != nil {
+		return err
+	}
+	defer ch.Close()
+	_, err = ch.QueueDelete(name, false, false, false)
+	return err
+}
+
+// Fails if a gateway without a usable key is called ready.
+func TestReadyNeedsTheProbeToComeBack(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	a := fl.up("hosta", func(_ *Config, d *Deps) {
+		_, other, _ := ed25519.GenerateKey(nil)
+		d.Trust, d.Key = nobody{}, other
+		d.Key = d.Key[:10] // cannot sign
+	})
+	if ok, why := a.Ready(); ok || !strings.Contains(why, "probe") {
+		t.Errorf("ready: %v %q", ok, why)
+	}
+}
+
+type nobody struct{}
+
+func (nobody) Keys(string) []ed25519.PublicKey { return nil }
