@@ -73,7 +73,7 @@ func (a *app) keysTrustCmd() *cobra.Command {
 		Short: "Trust the gateway whose public key is in FILE",
 		Long: `Trust the gateway whose public key is in FILE, named HOST.pub (what "bridged keys
 show" printed there). Compare the fingerprint that is printed with the one that was shown
-there. A running daemon takes it up by itself.`,
+there. A running daemon takes a new host up by itself.`,
 		Args: cobra.ExactArgs(1),
 		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
 			cfg, err := a.config(cmd)

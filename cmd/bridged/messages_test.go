@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -172,6 +174,8 @@ func TestFailures(t *testing.T) {
 	w.gw.err = fault.New(fault.HostOffline, "hostb is offline; add --queue-if-offline or try later")
 	w.want(result{code: 1, err: "bridged: HOST_OFFLINE: hostb is offline; add --queue-if-offline or try later\n"}, "send", "x@hostb", "y")
 	w.want(result{code: 1, err: `{"error":{"code":"HOST_OFFLINE","message":"hostb is offline; add --queue-if-offline or try later"}}` + "\n"}, "send", "x@hostb", "y", "--json")
+	w.gw.err = fmt.Errorf("send: %w", context.Canceled)
+	w.want(result{code: 1, err: "bridged: INTERNAL: interrupted; what was accepted before stays accepted\n"}, "send", "x", "y")
 	w.gw.err = errors.New("connect: refused <\x1b>")
 	w.want(result{code: 1, err: "bridged: INTERNAL: the gateway met an error of its own; see its log (connect: refused <\\x1b>)\n"}, "whoami")
 	w.want(result{code: 1, err: `{"error":{"code":"INTERNAL","message":"the gateway met an error of its own; see its log","cause":"connect: refused <\u001b>"}}` + "\n"}, "whoami", "--json")

@@ -82,9 +82,7 @@ const (
 	groupHost     = "host"
 )
 
-// newRoot is the whole command tree.
-func newRoot(d deps) *cobra.Command { return (&app{deps: d}).root() }
-
+// root is the whole command tree.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "bridged",
