@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"sync"
 	"time"
@@ -124,7 +125,8 @@ func (s *Session) open(ctx context.Context) (*client.Client, error) {
 	if s.client != nil {
 		return s.client, nil
 	}
-	c, err := client.NewStreamableHttpClient(s.url, transport.WithHTTPHeaders(s.headers), transport.WithContinuousListening())
+	c, err := client.NewStreamableHttpClient(s.url, transport.WithHTTPHeaders(s.headers), transport.WithContinuousListening(),
+		transport.WithHTTPLogger(slog.New(slog.DiscardHandler))) // its log would be drawn over the screen
 	if err != nil {
 		return nil, fmt.Errorf("make an MCP client: %w", err)
 	}

@@ -78,7 +78,7 @@ func (p *program) draw() {
 	p.painter.paint(p.kind.frame(p), title)
 }
 
-// wrap cuts text into rows of at most width cells, the first behind first, the
+// wrap breaks text at words into rows of at most width cells, the first behind first, the
 // others behind rest. Control characters are drawn as nothing.
 func wrap(text, first, rest string, width int) []string {
 	var out []string
@@ -93,7 +93,7 @@ func wrap(text, first, rest string, width int) []string {
 			}
 			return r
 		}, line)
-		for row := range strings.SplitSeq(ansi.Hardwrap(line, max(1, width-ansi.StringWidth(prefix)), true), "\n") {
+		for row := range strings.SplitSeq(ansi.Wrap(line, max(1, width-ansi.StringWidth(prefix)), ""), "\n") {
 			out = append(out, prefix+row)
 			prefix = rest
 		}
