@@ -27,7 +27,7 @@ func (a *app) registerCmd() *cobra.Command {
 		Long: `Make or change an entity of this host and print its id, its token (once: the
 store keeps only a hash) and what to write into its MCP client. A worker is the
 agent in a herdr pane; a main or an orchestrator is an MCP client that takes its
-mail by itself, and with --pane is reminded in that pane.`,
+mail by itself.`,
 		Example: "  bridged register main --kind main\n  bridged register reviewer --kind worker --pane wQ:p2 --group reviewers",
 		GroupID: groupHost,
 		Args:    cobra.ExactArgs(1),
@@ -49,7 +49,7 @@ mail by itself, and with --pane is reminded in that pane.`,
 		}),
 	}
 	cmd.Flags().StringVar(&args.Kind, "kind", "", "`KIND` of the entity: worker, main or orchestrator")
-	cmd.Flags().StringVar(&args.Pane, "pane", "", "its herdr pane, as `wQ:p2`")
+	cmd.Flags().StringVar(&args.Pane, "pane", "", "the herdr pane of a worker, as `wQ:p2`")
 	cmd.Flags().StringSliceVar(&args.Groups, "group", nil, "a `GROUP` that it belongs to; can be repeated")
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(toCompletions(kinds), cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag stands four lines above
