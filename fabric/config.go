@@ -114,6 +114,9 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
+	if deps.Trust == nil || deps.Homes == nil || deps.Noted == nil || deps.Owner == nil || len(deps.Key) != ed25519.PrivateKeySize {
+		return nil, fault.New(fault.Internal, "the fabric needs a key, Trust, Homes, Noted and Owner; one is missing")
+	}
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
@@ -149,18 +152,13 @@ type ownTrust struct {
 
 func (t ownTrust) Keys(host string) []ed25519.PublicKey {
 	keys := t.Trust.Keys(host)
-	if host == t.host && t.key != nil {
+	if host == t.host {
 		keys = append(keys[:len(keys):len(keys)], t.key)
 	}
 	return keys
 }
 
-func publicOf(key ed25519.PrivateKey) ed25519.PublicKey {
-	if len(key) != ed25519.PrivateKeySize {
-		return nil
-	}
-	return key.Public().(ed25519.PublicKey)
-}
+func publicOf(key ed25519.PrivateKey) ed25519.PublicKey { return key.Public().(ed25519.PublicKey) }
 
 // login is the user that the broker knows us by; "" where a certificate says
 // it, since a wrong user_id closes the channel (broker fact §10).
