@@ -11,7 +11,7 @@ const (
 	probeFirst = 100 * time.Millisecond
 	probeLast  = 2 * time.Second
 	// probeMax bounds the size of a probe, in bytes.
-	probeMax = 1 << 20
+	probeMax = 2 << 20
 )
 
 // outage is a time in which commits fail.
@@ -80,9 +80,10 @@ func (s *Store) awaitWrites(ctx context.Context) bool {
 }
 
 // probe writes as much as the commit that failed did, up to a bound: on a disk
-// that is nearly full a few bytes still fit where a body does not.
+// that is nearly full a few bytes still fit where a body does not. Twice as
+// much, because a commit also writes the neighbours of its records anew.
 func (s *Store) probe() error {
-	size := min(s.failedBytes, probeMax)
+	size := min(2*s.failedBytes, probeMax)
 	return s.update(func(tx *Tx) error {
 		b, err := tx.bucket(bucketMeta)
 		if err != nil {
@@ -90,7 +91,7 @@ func (s *Store) probe() error {
 		}
 		value := make([]byte, 1+size)
 		value[0] = recordVersion
-		return b.Put(keyProbe, value) // not tx.put: a probe is not what failed
+		return tx.put(b, keyProbe, value)
 	})
 }
 

@@ -66,7 +66,7 @@ func TestFailedCommitIsAnsweredAndRecoveredFrom(t *testing.T) {
 }
 
 // Fails if an error of the library itself, here a file that may not grow, does
-// not read as an outage, or if small probes end one in which no body fits.
+// not read as an outage.
 func TestFullFileIsAnOutageUntilThereIsRoom(t *testing.T) {
 	var s *Store
 	var room atomic.Bool
@@ -85,8 +85,8 @@ func TestFullFileIsAnOutageUntilThereIsRoom(t *testing.T) {
 			return tx.PutHeld(Held{GID: gid, MsgID: newID(), Local: true, Body: body})
 		})
 	}
-	if !fault.Is(err, fault.StoreUnavailable) || !fault.Is(s.Healthy(), fault.StoreUnavailable) {
-		t.Fatalf("write %v, healthy %v; want STORE_UNAVAILABLE of both", err, s.Healthy())
+	if !fault.Is(err, fault.StoreUnavailable) || s.Stats().Failures == 0 {
+		t.Fatalf("write %v, %d failures; want STORE_UNAVAILABLE and counted", err, s.Stats().Failures)
 	}
 	var held int
 	view(t, s, func(tx *Tx) (err error) {
@@ -100,6 +100,45 @@ func TestFullFileIsAnOutageUntilThereIsRoom(t *testing.T) {
 	await(t, "recovery", func() bool { return s.Healthy() == nil })
 	write(t, s, func(tx *Tx) error {
 		return tx.PutHeld(Held{GID: gid, MsgID: newID(), Local: true, Body: body})
+	})
+}
+
+// Fails if a few bytes that still fit end an outage in which no body does.
+func TestProbeIsAsLargeAsWhatFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s *Store
+		var room atomic.Int64
+		room.Store(4 << 10)
+		s = openAt(t, Options{Dir: privateDir(t), hooks: hooks{beforeCommit: func() error {
+			if s.lastBytes > room.Load() {
+				return errDisk
+			}
+			return nil
+		}}})
+		start(t, s)
+		err := s.Write(t.Context(), func(tx *Tx) error {
+			return tx.PutHeld(Held{GID: newID(), Local: true, Body: make([]byte, 64<<10)})
+		})
+		if !errors.Is(err, errDisk) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if s.Healthy() == nil {
+			t.Error("taken for healthy while what failed would fail again")
+		}
+		room.Store(1 << 20)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if err := s.Healthy(); err != nil {
+			t.Errorf("with room: %v", err)
+		}
+		view(t, s, func(tx *Tx) error {
+			if b, err := tx.bucket(bucketMeta); err != nil || b.Get(keyProbe) != nil {
+				t.Errorf("the probe's record stays (%v)", err)
+			}
+			return nil
+		})
 	})
 }
 

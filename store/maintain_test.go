@@ -93,7 +93,17 @@ func TestCheckFindsDamage(t *testing.T) {
 		"wrong total":     put(string(encodeTotals(HeldTotals{Count: 7})), bucketHeld, heldTotals),
 		"stray body":      put("\x01x", bucketOutbox, outboxBodies),
 		"no index":        put("\x01{}", bucketOutbox, outboxIntents),
-		"no bucket":       func(tx *Tx) error { return tx.bolt.DeleteBucket([]byte(bucketTrace)) },
+		"wrong index": func(tx *Tx) error {
+			if err := put(`{"State":"ended"}`, bucketOutbox, outboxIntents)(tx); err != nil {
+				return err
+			}
+			b, err := tx.bucket(bucketOutbox, outboxOpen)
+			if err != nil {
+				return err
+			}
+			return b.Put(u64(0), append([]byte{recordVersion}, key...))
+		},
+		"no bucket": func(tx *Tx) error { return tx.bolt.DeleteBucket([]byte(bucketTrace)) },
 		"short seen": func(tx *Tx) error {
 			b, err := tx.bucket(bucketSeen)
 			if err != nil {

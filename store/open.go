@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 )
 
 // DefaultFile is the name of the store's file in the data directory.
@@ -36,7 +36,7 @@ type Options struct {
 	Logger      hclog.Logger           // default: none
 	LockTimeout time.Duration          // wait for a held lock, default 1 s
 	MaxBatch    int                    // most requests in one commit, default 256
-	MaxSize     int                    // bytes the file may grow to, 0 = no bound; then writes fail as on a full disk
+	MaxSize     int                    // bytes the file may grow to, in steps of 16 MiB; then writes fail as on a full disk; 0 = no bound
 
 	hooks hooks
 }
@@ -122,11 +122,11 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		return nil, err
 	}
 	db, err := openBolt(s.path, opts.boltOptions())
-	if errors.Is(err, bolt.ErrTimeout) {
+	if errors.Is(err, berrors.ErrTimeout) {
 		return nil, heldError(s.path)
 	}
 	if err != nil {
-		return nil, openError(s.path, err)
+		return nil, openFault(s.path, err)
 	}
 	s.db.Store(db)
 	if err := s.settle(ctx, db); err != nil {
@@ -158,6 +158,14 @@ func openError(path string, cause error) error {
 	return fault.Wrap(cause, fault.StoreUnavailable, "the store %s cannot be opened; see the cause, mend it and start again", path)
 }
 
+// openFault is openError for a cause that may have a sentence of its own.
+func openFault(path string, cause error) error {
+	if _, ok := errors.AsType[*fault.Error](cause); ok {
+		return cause
+	}
+	return openError(path, cause)
+}
+
 func (o *Options) boltOptions() *bolt.Options {
 	return &bolt.Options{
 		Timeout:         o.LockTimeout,
@@ -168,15 +176,11 @@ func (o *Options) boltOptions() *bolt.Options {
 	}
 }
 
-// openBolt opens the file. The library panics on a damaged one, since it scans
-// all of it for free pages; that is an error like any other here.
-func openBolt(path string, opts *bolt.Options) (db *bolt.DB, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fault.Wrap(fmt.Errorf("%v", p), fault.StoreUnavailable,
-				"the store %s is damaged; move it away and restore a copy (%s.schema-*.bak, a backup), or start with an empty one", path, path)
-		}
-	}()
+// openBolt opens the file, unless it is damaged.
+func openBolt(path string, opts *bolt.Options) (*bolt.DB, error) {
+	if err := preflight(path, *opts); err != nil {
+		return nil, err
+	}
 	return bolt.Open(path, 0o600, opts)
 }
 

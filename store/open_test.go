@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -161,11 +163,75 @@ func TestStrangeFilesAreRefused(t *testing.T) {
 	wantWords(t, refused(t, Options{Dir: dir}), path, "not a store of bridged")
 }
 
+// Fails if a damaged page ends the process, or is opened over.
+func TestDamagedPagesAreRefused(t *testing.T) {
+	dir := privateDir(t)
+	s := openAt(t, Options{Dir: dir})
+	stop := start(t, s)
+	for range 20 { // so that there are branch pages, and pages in the file's order
+		write(t, s, func(tx *Tx) error {
+			for range 20 {
+				if err := putFamily(tx, newID()); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := errors.Join(stop(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, DefaultFile)
+	sound, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := os.Getpagesize()
+	root := int(binary.LittleEndian.Uint64(sound[rootOffset(sound, page):]))
+	damage := map[string]func(b []byte) []byte{
+		"zeros":     func(b []byte) []byte { clear(b[root*page : (root+1)*page]); return b },
+		"ones":      func(b []byte) []byte { fill(b[root*page+16:(root+1)*page], 0xff); return b },
+		"another":   func(b []byte) []byte { copy(b[root*page:], b[(root-1)*page:root*page]); return b },
+		"truncated": func(b []byte) []byte { return b[:root*page] },
+	}
+	for name, hurt := range damage {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(path, hurt(bytes.Clone(sound)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			wantWords(t, refused(t, Options{Dir: dir}), path, "is damaged", "restore")
+		})
+	}
+	if err := os.WriteFile(path, sound, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	openAt(t, Options{Dir: dir})
+}
+
+func fill(b []byte, with byte) {
+	for i := range b {
+		b[i] = with
+	}
+}
+
+// rootOffset finds the root bucket's page number in the newer meta page: after
+// the page's header of 16 bytes come magic, version, page size and flags, 4
+// bytes each; the root page, its sequence, the freelist, the high water mark
+// and the transaction, 8 bytes each.
+func rootOffset(file []byte, page int) int {
+	const root, txid = 16 + 16, 16 + 16 + 32
+	if binary.LittleEndian.Uint64(file[txid:]) > binary.LittleEndian.Uint64(file[page+txid:]) {
+		return root
+	}
+	return page + root
+}
+
 // Fails if a cancelled start opens the store all the same.
 func TestCancelledOpen(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := Open(ctx, Options{Dir: privateDir(t), Steps: migrations.Steps})
+	dir, _ := filled(t) // nothing to migrate, which looks at ctx as well
+	_, err := Open(ctx, Options{Dir: dir, Steps: migrations.Steps})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}

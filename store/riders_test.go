@@ -27,6 +27,7 @@ func TestRidersShareTheNextCommit(t *testing.T) {
 		gid := newID()
 		s.Later(putEntity(gid, "rider"))
 		s.Trace(Event{TraceID: traceA, Step: "sent"})
+		synctest.Wait() // the writer has looked, and waits
 		write(t, s, putEntity(newID(), "x"))
 		if name, err := entityNamed(s, gid); err != nil || name != "rider" {
 			t.Errorf("rider: %q, %v", name, err)
@@ -93,8 +94,11 @@ func TestManyRidersAreACommitOfTheirOwn(t *testing.T) {
 		for i := range gids {
 			gids[i] = newID()
 			s.Later(putEntity(gids[i], "rider"))
+			if i == 0 {
+				synctest.Wait() // the writer has looked, and waits
+			}
 		}
-		synctest.Wait() // and no time passes
+		synctest.Wait() // no time has passed
 		for i, gid := range gids {
 			if _, err := entityNamed(s, gid); err != nil {
 				t.Fatalf("rider %d: %v", i, err)
