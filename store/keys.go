@@ -28,8 +28,8 @@ type Key struct {
 	At        int64    `json:"-"` // Unix ms
 }
 
-// keyHead is the fixed part of a Key's value: version, At, Hash. Pruning reads
-// no further.
+// keyHead is the fixed part of a Key's value: version, At, Hash; JSON
+// follows. Pruning reads no further.
 const keyHead = 1 + 8 + 32
 
 // idempotencyKey is gid, then the caller's text.
@@ -56,7 +56,7 @@ func (tx *Tx) PutKey(gid, key string, k Key) error {
 	}
 	rest, err := json.Marshal(k)
 	if err != nil {
-		return bad("idempotency key", k.MsgID, err)
+		return fault.Wrap(err, fault.Internal, "a record could not be encoded for the store; see the log")
 	}
 	v := append([]byte{recordVersion}, millisKey(k.At)...)
 	v = append(v, k.Hash[:]...)
@@ -103,7 +103,7 @@ func decodeKey(v []byte) (Key, error) {
 	k := Key{At: int64(binary.BigEndian.Uint64(v[1:9]))}
 	copy(k.Hash[:], v[9:keyHead])
 	if err := json.Unmarshal(v[keyHead:], &k); err != nil {
-		return Key{}, bad("record in "+bucketKeys, k.MsgID, err)
+		return Key{}, damaged(bucketKeys, err)
 	}
 	return k, nil
 }

@@ -94,7 +94,7 @@ func TestCheckFindsDamage(t *testing.T) {
 		"stray body":      put("\x01x", bucketOutbox, outboxBodies),
 		"no index":        put("\x01{}", bucketOutbox, outboxIntents),
 		"wrong index": func(tx *Tx) error {
-			if err := put(`{"State":"ended"}`, bucketOutbox, outboxIntents)(tx); err != nil {
+			if err := put("\x01{\"State\":\"ended\"}", bucketOutbox, outboxIntents)(tx); err != nil {
 				return err
 			}
 			b, err := tx.bucket(bucketOutbox, outboxOpen)
