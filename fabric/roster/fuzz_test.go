@@ -11,7 +11,7 @@ import (
 func FuzzHandle(f *testing.F) {
 	for _, body := range []any{
 		gatewayBody{stamp: stamp{1, 1}, IntervalMS: 5000, Digest: "x", Serving: true},
-		gatewayBody{stamp: stamp{1, 2}, Part: 1, Parts: 1, Entities: []entityBody{worker2body(1, "a"), worker2body(1, "b"), {}}},
+		gatewayBody{stamp: stamp{1, 2}, Part: 1, Parts: 1, Entities: []entityBody{bodyOf(1, "a"), bodyOf(1, "b"), {}, bodyOf(2, "B A\x1bD")}},
 		gatewayBody{stamp: stamp{2, 1}, IntervalMS: -1, Progress: map[string]int64{gid(1): -5}, Leaving: true},
 		announceBody{stamp{1, 3}, entityBody{GID: gid(1), Name: "a", Kind: "worker", Gone: true, Since: -1}},
 		solicitBody{stamp{1, 4}, []string{"hosta"}},
@@ -39,11 +39,18 @@ func FuzzHandle(f *testing.F) {
 			t.Error("the same message was news twice")
 		}
 		for _, v := range r.Entities(Filter{Gone: true}) {
-			if err := v.check(); err != nil {
+			if err := v.check(); err != nil || !envelope.ValidName(v.Name) || !envelope.ValidGID(v.GID) {
 				t.Errorf("%+v: %v", v, err)
 			}
 			if home, _ := r.Home(v.GID); home != v.Host {
 				t.Errorf("%s is listed on %s and at home on %s", v.GID, v.Host, home)
+			}
+		}
+		if h := r.hosts["hostb"]; h != nil {
+			for gid := range h.records {
+				if !envelope.ValidGID(gid) {
+					t.Errorf("kept under %q", gid)
+				}
 			}
 		}
 		if home, _ := r.Home(gid(7)); home != "hosta" {

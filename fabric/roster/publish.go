@@ -216,7 +216,7 @@ func (r *Roster) solicitations(now time.Time) []outgoing {
 	var list []outgoing
 	if s := r.sync; s != nil && s.seq == 0 {
 		b := solicitBody{stamp: r.nextStamp()}
-		s.seq = b.Seq
+		s.seq, r.askedAll = b.Seq, now
 		list = append(list, outgoing{subject: envelope.RosterSolicit, sync: s, body: encode(b)})
 	}
 	if targets := r.dueAsks(now); len(targets) > 0 {

@@ -121,6 +121,23 @@ func TestUnknownSaysWhenTheViewIsNotCurrent(t *testing.T) {
 	})
 }
 
+// Fails when the likeliest of several near names is not named first.
+func TestNearest(t *testing.T) {
+	var all []Target
+	for _, a := range []string{"tester@hosta", "testers@hostb", "taster@hostc", "toaster@hosta", "builder@hosta"} {
+		name, host, _ := strings.Cut(a, "@")
+		all = append(all, Target{Name: name, Host: host})
+	}
+	for address, names := range map[string]string{
+		"testes":       "tester@hosta testers@hostb taster@hostc",
+		"tstr@hostz":   "taster@hostc tester@hosta",
+		"tester@hostb": "tester@hosta testers@hostb taster@hostc",
+		"x":            "",
+	} {
+		want(t, address, strings.Join(nearest(address, all), " "), names)
+	}
+}
+
 // Fails when a typing mistake isn't measured in single changes.
 func TestDistance(t *testing.T) {
 	for _, x := range []struct {

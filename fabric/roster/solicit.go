@@ -45,13 +45,15 @@ func (r *Roster) FullCount(host string) uint64 {
 
 // askLater wants a full announcement of a host whose view is not whole. Many
 // hosts see the same gap, so each waits a moment of its own; one answer serves
-// them all. As long as it does not help, the pauses grow.
+// them all, the one to a Sync of ours too. As long as it does not help, the
+// pauses grow.
 func (r *Roster) askLater(h *host, now time.Time) {
 	if r.cfg.Publish == nil || !h.ask.at.IsZero() || h.left {
 		return
 	}
 	spread := time.Duration(r.jitter.Int64N(int64(r.cfg.Interval/10) + 1))
-	h.ask.at = later(now, h.ask.last.Add(h.ask.pause)).Add(spread)
+	answered := r.askedAll.Add(fullEvery + quiet)
+	h.ask.at = later(later(now, answered), h.ask.last.Add(h.ask.pause)).Add(spread)
 	wake(r.kick)
 }
 
