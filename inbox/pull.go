@@ -14,10 +14,12 @@ import (
 type Filter struct {
 	From      string // gid of the sender
 	InReplyTo string // the answer to this message, or what became of it
+	Reports   bool   // only what became of a message, no answers
 }
 
 func (f Filter) admits(e *envelope.Envelope) bool {
-	return (f.From == "" || f.From == e.From) && (f.InReplyTo == "" || f.InReplyTo == e.InReplyTo)
+	return (f.From == "" || f.From == e.From) && (f.InReplyTo == "" || f.InReplyTo == e.InReplyTo) &&
+		(!f.Reports || e.Kind == envelope.Injected || e.Kind == envelope.Failed || e.Kind == envelope.Abandoned)
 }
 
 // Limit bounds a batch. The first message is always given, however long.

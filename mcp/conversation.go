@@ -112,7 +112,9 @@ type sendWait struct {
 
 // register is called before the message leaves, so that no answer is too early.
 func (w *sendWait) register(msgID string) {
-	w.mail, w.err = w.c.Mailbox.Wait(w.who.GID, inbox.Filter{InReplyTo: msgID}, inbox.Limit{Max: 1})
+	// Who does not wait for the answer does not get it here, but as mail.
+	filter := inbox.Filter{InReplyTo: msgID, Reports: w.wait == 0}
+	w.mail, w.err = w.c.Mailbox.Wait(w.who.GID, filter, inbox.Limit{Max: 1})
 	w.watch = w.c.Sender.Watch(msgID)
 }
 
@@ -330,8 +332,9 @@ func (c *Conversation) Read(ctx context.Context, a ReadArgs) (ReadResult, error)
 		MsgID: m.MsgID, TraceID: m.TraceID, From: m.FromName, Kind: string(m.Kind),
 		Content: part, Offset: a.Offset, Total: len(m.Body), Held: c.Mailbox.Held(who.GID),
 	}
-	if cut := cutText(part, len(part)-resultMail); len(cut) < len(part) {
-		r.Content, r.NextOffset = cut, a.Offset+len(cut)
+	if len(part) > resultMail {
+		r.Content = cutText(part, len(part)-resultMail)
+		r.NextOffset = a.Offset + len(r.Content)
 	}
 	return r, nil
 }
