@@ -32,6 +32,8 @@ func (o *Outbox) Arrived(env *envelope.Envelope) {
 		return
 	}
 	o.conclude(in, outcomeInjected, "")
+	// The signal behind it will find nothing to tell any more.
+	o.tell(in.MsgID, Progress{Kind: envelope.Injected})
 	o.trace("resolved", in.MsgID, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, "REPLY")
 }
 
