@@ -125,6 +125,7 @@ func (s *Session) open(ctx context.Context) (*client.Client, error) {
 	if s.client != nil {
 		return s.client, nil
 	}
+	//lint:ignore SA1019 the agents played here keep the older protocol's listening stream
 	c, err := client.NewStreamableHttpClient(s.url, transport.WithHTTPHeaders(s.headers), transport.WithContinuousListening(),
 		transport.WithHTTPLogger(slog.New(slog.DiscardHandler))) // its log would be drawn over the screen
 	if err != nil {

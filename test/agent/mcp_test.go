@@ -34,7 +34,7 @@ type gateway struct {
 	long  string // what bridge_read gives, in parts of 1000 bytes
 }
 
-func (g *gateway) handler() http.Handler {
+func (g *gateway) handler(opts ...server.StreamableHTTPOption) http.Handler {
 	s := server.NewMCPServer("bridge", "1")
 	for _, name := range []string{"bridge_reply", "bridge_read", "bridge_ask", "bridge_send"} {
 		s.AddTool(mcp.NewTool(name), func(ctx context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -56,7 +56,7 @@ func (g *gateway) handler() http.Handler {
 			return mcp.NewToolResultStructuredOnly(map[string]any{"state": "replied"}), nil
 		})
 	}
-	return server.NewStreamableHTTPServer(s)
+	return server.NewStreamableHTTPServer(s, opts...)
 }
 
 func (g *gateway) seen(tool string) []call {
@@ -170,7 +170,7 @@ func TestRepliesWhenTheGatewayComesBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		srv := &http.Server{Handler: g.handler()}
+		srv := &http.Server{Handler: g.handler(server.WithStateful(true))} // knows no session of before
 		served := make(chan struct{})
 		go func() { defer close(served); _ = srv.Serve(ln) }()
 		if err := <-done; err != nil {

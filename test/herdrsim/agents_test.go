@@ -158,6 +158,21 @@ func TestAgentReplaced(t *testing.T) {
 	}
 	eventually(t, "the other agent", func() bool { k, _, _ := srv.Status(pane); return k == "codex" })
 	seesScreen(t, srv, pane, "other")
+	if err := srv.ReplaceProgram(pane, []string{"/bin/sh", "-c", "echo twin; cat"}, map[string]string{"HERDR_AGENT": "codex"}); err != nil {
+		t.Fatal(err)
+	}
+	seesScreen(t, srv, pane, "twin")
+	events := subscribe(t, srv, object{"type": "pane.agent_detected"})
+	for i, want := range []string{"claude", "claude released", "codex", "codex released", "codex"} {
+		e := next(t, events)
+		got := at(e, "data", "agent").(string)
+		if at(e, "data", "released") == true {
+			got += " released"
+		}
+		if got != want {
+			t.Fatalf("event %d: %s, want %s", i, got, want)
+		}
+	}
 }
 
 // Fails if status follows a script when told, sticks and flaps.

@@ -92,7 +92,6 @@ type entry struct {
 	pos      int    // in the ring
 	last     string // what a scoped entry last saw
 	matching bool
-	began    bool
 }
 
 func (e *entry) UnmarshalJSON(raw []byte) error {

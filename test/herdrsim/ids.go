@@ -2,7 +2,6 @@ package herdrsim
 
 import (
 	"fmt"
-	"strings"
 )
 
 // digits is the alphabet of ids: bijective base 32, "1" is one and "0" is
@@ -18,19 +17,6 @@ func number(n int) string {
 		n /= 32
 	}
 	return string(out)
-}
-
-// parseNumber is the inverse of number; 0 for anything else.
-func parseNumber(s string) int {
-	n := 0
-	for _, r := range s {
-		i := strings.IndexRune(digits, r)
-		if i < 0 {
-			return 0
-		}
-		n = n*32 + i + 1
-	}
-	return n
 }
 
 func workspaceID(n int) string              { return "w" + number(n) }

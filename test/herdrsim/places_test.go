@@ -16,12 +16,12 @@ import (
 // Fails if a pane's program does not get the environment, terminal and
 // directory that herdr gives it.
 func TestEnvironmentOfAPane(t *testing.T) {
-	srv := start(t)
+	srv := start(t, func(o *herdrsim.Options) { o.Env = append(os.Environ(), "HERDR_AGENT=codex", "CODEX_THREAD_ID=7") })
 	dir := t.TempDir()
 	r := must(t, srv, "workspace.create", object{"cwd": dir, "label": "fleet",
 		"env": object{"BRIDGE_GID": "0198c2", "HERDR_PANE_ID": "mine", "TERM": "dumb"}})
 	pane := at(r, "root_pane", "pane_id").(string)
-	must(t, srv, "pane.send_text", object{"pane_id": pane, "text": "stty size; pwd; env | sort | grep -E '^(BRIDGE|HERDR|TERM|COLORTERM)'\r"})
+	must(t, srv, "pane.send_text", object{"pane_id": pane, "text": "stty size; pwd; env | sort | grep -E '^(BRIDGE|HERDR|TERM|COLORTERM|CODEX)'\r"})
 	seesScreen(t, srv, pane, "TERM=xterm-256color")
 	screen, _ := srv.Screen(pane)
 	for _, want := range []string{
@@ -30,6 +30,11 @@ func TestEnvironmentOfAPane(t *testing.T) {
 	} {
 		if !strings.Contains(screen, want) {
 			t.Errorf("%s is missing in:\n%s", want, screen)
+		}
+	}
+	for _, leak := range []string{"HERDR_AGENT", "CODEX_THREAD_ID"} {
+		if strings.Contains(screen, leak) {
+			t.Errorf("%s of the server leaks:\n%s", leak, screen)
 		}
 	}
 }
@@ -108,15 +113,18 @@ func TestHowPanesGoAway(t *testing.T) {
 	must(t, srv, "tab.create", object{}) // w1:p4
 	must(t, srv, "workspace.create", object{})
 	kinds := []string{"pane.closed", "pane.exited", "tab.closed", "workspace.closed"}
+	const rounds = 6 // more than there are events of one kind
 	seen := func() (out []string) {
-		for _, k := range kinds {
-			events := subscribe(t, srv, object{"type": k}, object{"type": "workspace.created"}, object{"type": "workspace.created"})
-			for { // two markers per round; the entry's own events come one per round
+		for range rounds {
+			must(t, srv, "workspace.rename", object{"workspace_id": "w1", "label": "marker"})
+		}
+		for _, k := range kinds { // per round one event of the kind and one marker
+			events := subscribe(t, srv, object{"type": k}, object{"type": "workspace.renamed"})
+			for markers := 0; markers < rounds; {
 				e := next(t, events)
-				if e["event"] == "workspace_created" {
-					if next(t, events); true {
-						break
-					}
+				if e["event"] == "workspace_renamed" {
+					markers++
+					continue
 				}
 				id, _ := at(e, "data", "pane_id").(string)
 				out = append(out, e["event"].(string)+" "+id)

@@ -160,7 +160,6 @@ func (h *held) promptAndWait(q *promptParams) (any, error) {
 func (h *held) waitAfterPrompt(spec *waitSpec, w *agentWatch, submitted paneInfo) (any, error) {
 	want, over := until(spec.Until), deadline(spec.TimeoutMS)
 	stallMS := h.c.opts.Timing.PromptStall.Milliseconds()
-	short := spec.TimeoutMS != nil && *spec.TimeoutMS <= stallMS
 	stalled := deadline(&stallMS)
 	moved := false
 	for {
@@ -185,7 +184,7 @@ func (h *held) waitAfterPrompt(spec *waitSpec, w *agentWatch, submitted paneInfo
 				return nil, w.notRunning()
 			case over():
 				return nil, errTimeout
-			case !moved && !short && submitted.AgentStatus != working && stalled():
+			case !moved && submitted.AgentStatus != working && stalled():
 				return nil, refuse("agent_prompt_stalled", "no state change seen within %d ms", stallMS)
 			}
 			return nil, nil
