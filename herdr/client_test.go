@@ -82,6 +82,22 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
+// Fault: a request that herdr cannot have read to its end counts as possibly
+// executed.
+func TestHalfWrittenRequestIsNotSent(t *testing.T) {
+	c := &Client{dial: func(context.Context) (net.Conn, error) {
+		here, there := net.Pipe()
+		go func() {
+			_, _ = there.Read(make([]byte, 5))
+			there.Close()
+		}()
+		return here, nil
+	}}
+	if err := c.SendInput(t.Context(), "w1:p1", "x"); !fault.Is(err, fault.HerdrDown) {
+		t.Errorf("%v", err)
+	}
+}
+
 // Fault: a server that hangs holds the caller past his deadline.
 func TestDeadline(t *testing.T) {
 	c := listen(t, func(conn net.Conn, _ string) { _, _ = io.Copy(io.Discard, conn) })

@@ -42,7 +42,7 @@ func claudeComposer(rows []string) (Composer, bool) {
 	case strings.HasPrefix(first, "❯"+nbsp):
 		first = strings.TrimPrefix(first, "❯"+nbsp)
 	case strings.HasPrefix(first, "!"+nbsp), first == "!":
-		c.Foreign = true
+		c.Foreign, first = true, strings.TrimPrefix(first, "!")
 	default:
 		return Composer{}, false
 	}

@@ -314,10 +314,9 @@ func (g *gate) settled(ctx context.Context) verdict {
 func (g *gate) explained(ctx context.Context) verdict {
 	e, err := g.in.Client.AgentExplain(ctx, g.pane.ID)
 	switch {
-	case hasCode(err, "agent_explain_unavailable"), hasCode(err, "agent_not_found"):
-		// Keys would be refused too, so a text would be left without its Enter.
-		return closed(NotReady, err)
 	case err != nil:
+		// Also an agent that herdr cannot explain: its keys would be refused too,
+		// and a text left without its Enter.
 		return g.trouble(err)
 	case e.ScreenSkipped:
 		return verdict{}

@@ -132,6 +132,9 @@ func TestGateWaitsAndSaysWhy(t *testing.T) {
 			if !slices.Contains(reasons, c.reason) {
 				t.Errorf("reasons told: %v, want %s among them", reasons, c.reason)
 			}
+			if len(slices.Compact(slices.Clone(reasons))) != len(reasons) {
+				t.Errorf("a reason was told twice: %v", reasons)
+			}
 		})
 	}
 }
@@ -173,9 +176,26 @@ func TestDimTextIsAPlaceholder(t *testing.T) {
 
 	f = newFake()
 	f.composer = `Try "fix the tests"`
-	f.ansi = rule + "\n❯" + nbsp + "\x1b[38;5;2mTry\x1b[0m \"fix the tests\"\n" + rule + "\n"
+	f.ansi = rule + "\n❯" + nbsp + "\x1b[38;5;2mTry \"fix the tests\"\x1b[0m\n" + rule + "\n"
 	want(t, inject(t, f, pinned, brief("x"), Hooks{Expires: time.Date(2000, 1, 1, 0, 0, 20, 0, time.UTC)}), NotSent, "EXPIRED")
 	f.assertWrites(t, 0, 0)
+}
+
+// Fault: a colour is taken for the attribute dim, or dim for a colour.
+func TestDimAttribute(t *testing.T) {
+	k := kindOf("claude")
+	for sgr, dim := range map[string]bool{
+		"2": true, "0;2": true, "38;5;7;2": true, "38;2;1;1;1;2": true, "4:3;2": true, "7": true, "2;1": true,
+		"": false, "0": false, "1": false, "38;5;2": false, "48;2;2;2;2": false, "38:2::2:2:2": false, "4:2": false, "2;22": false, "2;0": false, "7;27": false,
+	} {
+		row := "❯" + nbsp + "\x1b[" + sgr + "mwords of it\x1b[0m"
+		if got := k.dimComposer(rule40 + "\n" + row + "\n" + rule40 + "\n"); got != dim {
+			t.Errorf("SGR %q: dim is %t", sgr, got)
+		}
+	}
+	if k.dimComposer("$ ") || k.dimComposer(rule40+"\n!"+nbsp+"\x1b[2mwords\n"+rule40) {
+		t.Error("no composer, or a shell's, counts as dim")
+	}
 }
 
 // Fault: the text goes into an agent that an older herdr calls idle before it
@@ -211,6 +231,45 @@ func TestFlappingStatusIsNotStable(t *testing.T) {
 	want(t, out, Injected, "")
 	if n := f.count["agent.get"]; n < 10 {
 		t.Errorf("the gate opened after %d looks", n)
+	}
+}
+
+// Fault: a turn that came and went between two looks does not count.
+func TestStabilityCountsTransitions(t *testing.T) {
+	f := newFake()
+	synctest.Test(t, func(t *testing.T) {
+		in := NewInjector(f.client(), nil, nil)
+		in.Timing.Settle = 0
+		start := time.Now()
+		time.AfterFunc(900*time.Millisecond, func() { f.change(func(f *fake) { f.seq += 2 }) })
+		out := in.Inject(t.Context(), pinned, brief("x"), Hooks{Commit: func() error {
+			if took := time.Since(start); took < 1900*time.Millisecond {
+				t.Errorf("committed after %s", took)
+			}
+			return nil
+		}})
+		want(t, out, Injected, "")
+	})
+}
+
+// Fault: a look, or a Commit, that outlasts the message is followed by its
+// injection all the same.
+func TestExpiryDuringLookOrCommit(t *testing.T) {
+	for name, h := range map[string]Hooks{
+		"look":   {Commit: func() error { t.Error("committed"); return nil }},
+		"commit": {Commit: func() error { time.Sleep(time.Minute); return nil }},
+	} {
+		f := newFake()
+		synctest.Test(t, func(t *testing.T) {
+			in := NewInjector(f.client(), nil, nil)
+			in.Timing.Settle = 0
+			h.Expires = time.Now().Add(1100 * time.Millisecond)
+			if name == "commit" {
+				h.Expires = time.Now().Add(10 * time.Second)
+			}
+			want(t, in.Inject(t.Context(), pinned, brief("x"), h), NotSent, "EXPIRED")
+		})
+		f.assertWrites(t, 0, 0)
 	}
 }
 

@@ -88,7 +88,7 @@ func TestMonitorNeedsTwoMisses(t *testing.T) {
 			t.Errorf("after two misses: %+v", p)
 		}
 		f.change(func(f *fake) { f.closed = true })
-		time.Sleep(600 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
 		if p, ok := m.View().Panes[testPane]; ok {
 			t.Errorf("pane_not_found did not end %+v", p)
 		}

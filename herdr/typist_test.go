@@ -98,8 +98,12 @@ func TestAgentEndsAfterPaste(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
 			f.onInput = func(f *fake, s string) { f.composer = s; end(f) }
-			want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, "IN_DOUBT")
+			out := inject(t, f, pinned, brief("x"), Hooks{})
+			want(t, out, InDoubt, "IN_DOUBT")
 			f.assertWrites(t, 1, 0)
+			if says := map[string]string{"exits to the shell": "ended", "another kind": "changed hands"}[name]; !strings.Contains(out.Err.Error(), says) {
+				t.Errorf("the error does not say %q: %v", says, out.Err)
+			}
 
 			f = newFake()
 			f.onEnter = func(f *fake) { f.composer = ""; end(f) }
@@ -205,6 +209,15 @@ func TestAgentThatShowsNoTurn(t *testing.T) {
 func TestForeignTurnProvesNothing(t *testing.T) {
 	f := newFake()
 	f.onEnter = func(f *fake) { f.set("working"); f.hint = "" } // the text stays
+	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, "IN_DOUBT")
+	f.assertWrites(t, 1, 1)
+}
+
+// Fault: the end of a turn that ran before Enter proves an Enter.
+func TestEndOfAnEarlierTurnProvesNothing(t *testing.T) {
+	f := newFake()
+	f.onInput = func(f *fake, s string) { f.composer = s; f.set("working") }
+	f.onEnter = func(f *fake) { f.composer = ""; f.set("done") }
 	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, "IN_DOUBT")
 	f.assertWrites(t, 1, 1)
 }
