@@ -111,6 +111,11 @@ type record struct {
 	round   uint64            // the full announcement that last named it
 }
 
+// same reports whether other says nothing new, status apart.
+func (r *record) same(other *record) bool {
+	return r.line == other.line && r.Pane == other.Pane && slices.Equal(r.Capabilities, other.Capabilities)
+}
+
 // lineOf is an entity's share of the digest: what identifies it, so that a
 // status never makes two digests differ.
 func lineOf(e Entity, gone bool) [sha256.Size]byte {

@@ -31,32 +31,34 @@ func (r *Roster) SetLocal(e Entity) error {
 	case old == nil && len(r.self.records) >= maxEntities:
 		return fault.New(fault.TooLarge, "this host has %d entities, withdrawn ones of the last 8 days included; no more can be announced", maxEntities)
 	}
-	r.setLocal(&record{Entity: e, line: lineOf(e, false)}, at)
+	rec := &record{Entity: e, line: lineOf(e, false)}
+	if old != nil && old.same(rec) {
+		r.setStatus(old, e.Status, at.mono)
+		return nil
+	}
+	r.setLocal(rec, at)
 	return nil
 }
 
 // SetStatus changes what a local entity is doing. One that is not here, for
 // instance because it was just withdrawn, is left alone.
 func (r *Roster) SetStatus(gid string, s Status) {
+	s = Entity{Status: s}.tidy().Status
 	now := r.cfg.Mono()
 	r.mu.Lock()
 	defer r.unlock()
-	old := r.self.records[gid]
-	if old == nil || old.gone {
-		return
+	if rec := r.self.records[gid]; rec != nil && !rec.gone {
+		r.setStatus(rec, s, now)
 	}
-	e := old.Entity
-	e.Status = s
-	e = e.tidy()
-	if e.Status.sameButProgress(old.Status) {
-		if !s.Progress.Equal(old.Status.Progress) && r.cfg.Publish != nil {
-			r.out.progress[gid] = struct{}{}
-		}
-		old.Status.Progress = s.Progress
-		return
+}
+
+func (r *Roster) setStatus(rec *record, s Status, now time.Time) {
+	if !s.sameButProgress(rec.Status) {
+		r.announceSoon(rec.GID, now.Add(coalesce))
+	} else if !s.Progress.Equal(rec.Status.Progress) && r.cfg.Publish != nil {
+		r.out.progress[rec.GID] = struct{}{}
 	}
-	old.Entity = e
-	r.announceSoon(gid, now.Add(coalesce))
+	rec.Status = s
 	r.changed()
 }
 

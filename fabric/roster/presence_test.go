@@ -22,6 +22,8 @@ func TestHostsSeeEachOtherOnceJoined(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fleet) {
 		a := f.join("hosta", worker(1, "builder", "builders"))
 		b := f.join("hostb", worker(2, "reviewer"), worker(3, "tester"))
+		want(t, "a sees of b at once", a.sees("hostb"), "reviewer:idle tester:idle")
+		want(t, "and knows that it is all", a.Hosts()[1].Complete, true)
 		c := f.join("hostc")
 		for _, m := range []*member{a, b, c} {
 			want(t, m.host+" sees of a", m.sees("hosta"), "builder:idle")
@@ -61,6 +63,23 @@ func TestChangesArriveAtOnce(t *testing.T) {
 		pass(0)
 		want(t, "after a withdrawal", b.sees("hosta"), "builder:gone tester:idle")
 		want(t, "listed", len(b.Entities(Filter{Kind: "worker"})), 1)
+	})
+}
+
+// Fails when saying the same again is a message.
+func TestSameAgainIsNoChange(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta", worker(1, "builder"))
+		from := f.mark()
+		a.mustSet(worker(1, "builder"))
+		a.SetStatus(gid(1), worker(1, "builder").Status)
+		pass(time.Second)
+		want(t, "the same again", f.count(from, "hosta", gid(1)), 0)
+		moved := worker(1, "builder")
+		moved.Pane = "wQ:p9"
+		a.mustSet(moved)
+		pass(coalesce)
+		want(t, "another pane", f.count(from, "hosta", gid(1)), 1)
 	})
 }
 
@@ -218,7 +237,9 @@ func TestClaimOfAForeignGidIsRefusedAndDoesNotSolicitForEver(t *testing.T) {
 		pass(time.Minute)
 		from := f.mark()
 		pass(time.Hour)
-		want(t, "solicitations", f.count(from, "hosta", envelope.RosterSolicit), 0)
+		a.Solicit("hostb") // to hear the claim once more
+		pass(time.Second)
+		want(t, "solicitations", f.count(from, "hosta", envelope.RosterSolicit), 1)
 		home, _ := a.Home(gid(1))
 		want(t, "home", home, "hosta")
 		want(t, "what is believed of b", a.sees("hostb"), "reviewer:idle")

@@ -292,7 +292,7 @@ func (r *Roster) Pulse() {
 
 // Farewell tells the fleet that this gateway stops, after which it says
 // nothing more, and waits until that is out or ctx ends. Run says it too when
-// it ends; a second one does nothing.
+// it ends; a second one does nothing. Run must be running.
 func (r *Roster) Farewell(ctx context.Context) error {
 	r.mu.Lock()
 	silent := r.cfg.Publish == nil || !r.out.joined
