@@ -46,7 +46,10 @@ func (r *Roster) echo(m message, at moment) {
 		return
 	}
 	r.echoAt = at.mono
-	if r.sync != nil && m.Seq == r.sync.seq {
+	switch {
+	case r.sync == nil:
+		r.synced = r.connected
+	case m.Seq == r.sync.seq:
 		r.sync.echo = at.mono
 	}
 	r.changed()

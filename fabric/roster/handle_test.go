@@ -64,6 +64,20 @@ func TestSolicitationUnderOurHostWordIsAnswered(t *testing.T) {
 	})
 }
 
+// Fails when an announcement in the name of the entity itself, as another
+// gateway may write it, is refused.
+func TestEntityMaySpeakInItsOwnName(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta")
+		e := raw("hostb", gid(5), announceBody{stamp{1, 1}, bodyOf(5, "x")})
+		e.From = gid(5)
+		if err := a.Handle(e); err != nil {
+			t.Error(err)
+		}
+		want(t, "entities", a.sees("hostb"), "x:")
+	})
+}
+
 // Fails when a flood of solicitations makes more than one full announcement a
 // second.
 func TestFullAnnouncementIsGivenOnceASecond(t *testing.T) {

@@ -56,21 +56,22 @@ type Roster struct {
 
 	saveFailed bool // the keeper's own
 
-	mu       sync.Mutex // guards what follows; nothing is called out to under it
-	hosts    map[string]*host
-	self     *host // also in hosts
-	homes    map[string]*home
-	homesOf  map[string]map[string]*home // host → gid
-	out      out
-	sync     *syncing // the Sync that is under way
-	synced   bool
-	askedAll time.Time // when the last Sync solicited everyone
-	echoAt   time.Time // when the last message of our own came back
-	clones   map[uint64]struct{}
-	change   chan struct{}
-	notes    []note
-	stats    Stats
-	jitter   *mathrand.Rand
+	mu        sync.Mutex // guards what follows; nothing is called out to under it
+	hosts     map[string]*host
+	self      *host // also in hosts
+	homes     map[string]*home
+	homesOf   map[string]map[string]*home // host → gid
+	out       out
+	sync      *syncing // the Sync that is under way
+	synced    bool
+	connected bool      // between a Sync and Disconnected
+	askedAll  time.Time // when the last Sync solicited everyone
+	echoAt    time.Time // when the last message of our own came back
+	clones    map[uint64]struct{}
+	change    chan struct{}
+	notes     []note
+	stats     Stats
+	jitter    *mathrand.Rand
 }
 
 // Stats counts what a metric should show; all only grow.

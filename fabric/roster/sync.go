@@ -2,6 +2,7 @@ package roster
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -32,8 +33,8 @@ type syncing struct {
 // connection, once the roster queue is consumed and Publish works. It returns
 // nil when our own solicitation came back through the broker, every host heard
 // since then has announced itself in full, and 250 ms brought nobody new (1 s
-// while a host is silent whose entities we remember); after 5 s also without
-// the answers. BROKER_DOWN says that presence does not flow: the
+// while a host is silent whose entities we remember); after 5 s, or at the
+// deadline of ctx, also without the answers. BROKER_DOWN says that presence does not flow: the
 // solicitation could not be published or did not come back. Without a broker
 // it does nothing. Run must be running.
 func (r *Roster) Sync(ctx context.Context) error {
@@ -60,6 +61,9 @@ func (r *Roster) Sync(ctx context.Context) error {
 			return r.endSync(s)
 		case <-ctx.Done():
 			timer.Stop()
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return r.endSync(s)
+			}
 			r.dropSync(s)
 			return fault.Wrap(ctx.Err(), fault.BrokerDown, "the connection was given up before the other hosts had answered")
 		}
@@ -80,7 +84,7 @@ func (r *Roster) beginSync() (*syncing, error) {
 			s.expected = append(s.expected, id)
 		}
 	}
-	r.sync, r.synced, r.out.joined = s, false, true
+	r.sync, r.synced, r.connected, r.out.joined = s, false, true, true
 	r.wantFull(now)
 	if r.out.beat.IsZero() {
 		r.out.beat = now
@@ -150,7 +154,8 @@ func (r *Roster) lastNews(s *syncing) time.Time {
 	return last
 }
 
-// endSync is the verdict after 5 s.
+// endSync is the verdict when time is up. If an echo comes later after all, the
+// view counts as synced from then on.
 func (r *Roster) endSync(s *syncing) error {
 	now := r.cfg.Mono()
 	r.mu.Lock()
@@ -183,7 +188,7 @@ func (r *Roster) dropSync(s *syncing) {
 func (r *Roster) Disconnected() {
 	r.mu.Lock()
 	defer r.unlock()
-	r.sync, r.synced = nil, false
+	r.sync, r.synced, r.connected = nil, false, false
 	r.changed()
 }
 

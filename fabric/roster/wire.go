@@ -132,7 +132,7 @@ func read(e *envelope.Envelope, us string) (message, error) {
 	if !ok || e.Kind != envelope.Presence {
 		return m, refuse(NotPresence, fault.BadRequest, "a %.20s to %.120q is no presence", e.Kind, e.To)
 	}
-	if e.From != envelope.GatewayAddress(e.Signer) {
+	if e.From != envelope.GatewayAddress(e.Signer) && (e.From != subject || !envelope.ValidGID(subject)) {
 		return m, refuse(ForeignWord, fault.NotAllowed, "host %s announces presence in the name of %.120q", e.Signer, e.From)
 	}
 	m.toUs = subject == envelope.RosterSolicit && word == us && e.Signer != us
