@@ -278,6 +278,11 @@ func TestSubscriptions(t *testing.T) {
 		t.Fatalf("output: %v", seen)
 	}
 	now := subscribe(t, srv, object{"type": "pane.agent_status_changed", "pane_id": pane, "agent_status": "blocked"})
+	draw(t, srv, pane, asking+"\n ") // matches on: no second event
+	draw(t, srv, pane, atRest)
+	if e := next(t, scoped); at(e, "data", "agent_status") != "idle" {
+		t.Fatalf("output that goes on matching is told again: %v", e)
+	}
 	if e := next(t, now); at(e, "data", "agent_status") != "blocked" {
 		t.Fatalf("the state that already holds: %v", e)
 	}
@@ -325,7 +330,8 @@ func TestAgentStart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "claude"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	srv := start(t)
+	const settle = 400 * time.Millisecond
+	srv := start(t, func(o *herdrsim.Options) { o.Timing.StartSettle = settle })
 	r := must(t, srv, "workspace.create", object{"env": object{"PATH": bin + ":" + os.Getenv("PATH")}})
 	pane := at(r, "root_pane", "pane_id").(string)
 	begin := func(name string) object {
@@ -353,9 +359,13 @@ func TestAgentStart(t *testing.T) {
 	}
 	refused(t, srv, "agent_name_taken", "agent.start", begin("reviewer"))
 	refused(t, srv, "agent_pane_busy", "agent.start", begin("second"))
+	began := time.Now()
 	eventually(t, "readiness", func() bool {
 		return at(must(t, srv, "agent.get", object{"target": "reviewer"}), "agent", "interactive_ready") == true
 	})
+	if took := time.Since(began); took < settle/2 { // the start itself was a little earlier
+		t.Fatalf("ready after %v", took)
+	}
 	if got := written(t, srv, pane); got[len(got)-1] != "agent.start claude --model 'x 1'\r" {
 		t.Fatalf("typed %q", got)
 	}

@@ -91,6 +91,7 @@ type entry struct {
 
 	pos      int    // in the ring
 	last     string // what a scoped entry last saw
+	first    []byte // the state that held already at the start
 	matching bool
 }
 

@@ -55,8 +55,9 @@ func (c *core) begin(id string, i int, e *entry) error {
 	e.pos = c.ring.end()
 	switch e.Type {
 	case "pane.agent_status_changed":
-		if e.Status == nil || p.shown() != *e.Status {
-			e.last = c.statusLine(p)
+		e.last = c.statusLine(p)
+		if e.Status != nil && p.shown() == *e.Status { // holds already: told first
+			e.first = encodeLine(map[string]any{"event": e.Type, "data": c.statusData(p)})
 		}
 	case "pane.output_matched":
 		return e.Match.compile()
@@ -100,6 +101,10 @@ func (c *core) statusLine(p *pane) string {
 // pollStatus gives what the ring has since the last look, then the present
 // state if it differs (it sees done→idle, which the ring does not).
 func (c *core) pollStatus(e *entry, p *pane) []byte {
+	if first := e.first; first != nil {
+		e.first = nil
+		return first
+	}
 	admits := func(s any) bool { return e.Status == nil || s == *e.Status }
 	for {
 		ev, ok := c.ring.next(&e.pos, func(ev ringEvent) bool { return ev.kind == statusKind && ev.pane == p.id })

@@ -70,6 +70,10 @@ func TestClosedWithoutAnswer(t *testing.T) {
 	if out, err := io.ReadAll(conn); err != nil || len(out) > 0 {
 		t.Errorf("EOF before the newline: %q, %v", out, err)
 	}
+	patient := start(t, func(o *herdrsim.Options) { o.Timing.RequestLine = time.Hour })
+	if got := raw(t, patient, strings.Repeat("x", 1<<20+1)); got != "" {
+		t.Errorf("a line that grows too long: answered %q", got)
+	}
 	long := `{"id":"` + strings.Repeat("x", 1<<20-60) + `","method":"ping","params":{}}` + "\n"
 	if got := raw(t, srv, long); !strings.Contains(got, "pong") {
 		t.Errorf("a line just below the limit is not answered: %q", shorten(got))
