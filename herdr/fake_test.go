@@ -7,15 +7,25 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"fleetd/test/agent"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain is the scripted agent itself when a test starts it in a pane of the
+// simulated herdr.
+func TestMain(m *testing.M) {
+	if os.Getenv("AGENT_TEST_MAIN") == "1" {
+		os.Exit(agent.Main(os.Args))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const (
 	testPane = "w7:p3"

@@ -286,19 +286,16 @@ func (g *gate) settled(ctx context.Context) verdict {
 	if v := g.explained(ctx); v.reason != "" {
 		return v
 	}
-	one, v := g.composer(ctx)
-	if v.reason != "" {
+	// Twice, to meet somebody who is typing. What is in the composer need not be
+	// compared: anything but nothing and a placeholder closes the gate.
+	if v := g.composer(ctx); v.reason != "" {
 		return v
 	}
 	if err := pause(ctx, g.in.Timing.Look); err != nil {
 		return closed(Settling, err)
 	}
-	two, v := g.composer(ctx)
-	if v.reason != "" {
+	if v := g.composer(ctx); v.reason != "" {
 		return v
-	}
-	if one.composer.Text != two.composer.Text {
-		return closedf(Draft, "somebody is typing")
 	}
 	now := g.in.now()
 	if g.seat.composer.IsZero() {
@@ -333,26 +330,26 @@ func (g *gate) explained(ctx context.Context) verdict {
 }
 
 // composer is step 6b: one look of our own.
-func (g *gate) composer(ctx context.Context) (sight, verdict) {
+func (g *gate) composer(ctx context.Context) verdict {
 	r, err := g.in.Client.PaneRead(ctx, g.pane.ID, SourceDetection, false)
 	if err != nil {
-		return sight{}, g.trouble(err)
+		return g.trouble(err)
 	}
 	s := g.kind.look(screenRows(r.Text))
 	if s.reason != "" {
-		return s, closedf(s.reason, "the screen shows no idle composer")
+		return closedf(s.reason, "the screen shows no idle composer")
 	}
 	if g.kind.draft(s, false) {
 		dim, err := g.dim(ctx)
 		if err != nil {
-			return s, g.trouble(err)
+			return g.trouble(err)
 		}
 		if g.kind.draft(s, dim) {
-			return s, closedf(Draft, "the composer holds a text")
+			return closedf(Draft, "the composer holds a text")
 		}
 	}
 	g.screen = r.Text
-	return s, verdict{}
+	return verdict{}
 }
 
 func (g *gate) dim(ctx context.Context) (bool, error) {

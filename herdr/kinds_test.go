@@ -37,6 +37,7 @@ func TestScreens(t *testing.T) {
 		{"codex tool dialog", "codex", "  Field 1/1\n  Allow the bridge MCP server to run tool \"echo\"?\n› 1. Allow\n  2. Allow for this session\n  4. Cancel\n  enter to submit | esc to cancel", Blocked, false},
 		{"codex login", "codex", "  Welcome to Codex\n> 1. Sign in with ChatGPT\n  Press enter to continue", Blocked, false},
 		{"codex transcript only", "codex", "› hi\n\n• hello · ~/x\n", NotReady, false},
+		{"codex transcript over a path", "codex", "› hi\n\n• hello\n\n  see this · ~/x\n", NotReady, false},
 		{"opencode empty session", "opencode", "   LOGO\n\n   ┃\n   ┃  Ask anything… \"Fix a TODO\"\n   ┃\n   ┃  Build · gpt local\n   ╹▀▀▀▀▀▀▀▀\n  tab agents  ctrl+p commands", "", false},
 		{"opencode later", "opencode", "┃  hi\n\n  hello\n  ▣ Build · gpt · 448ms\n\n┃\n┃\n┃  Build · gpt local\n╹▀▀▀▀\n  tab agents", "", false},
 		{"opencode draft", "opencode", "┃\n┃  fix it\n┃\n┃  Build · gpt local\n╹▀▀▀▀\n", "", true},

@@ -182,6 +182,20 @@ func TestTextDrawnLate(t *testing.T) {
 	}
 }
 
+// Fault: a composer that shows only the beginning of a text is waited for in
+// vain, or is not waited for at all.
+func TestComposerThatHidesTheEnd(t *testing.T) {
+	f := newFake()
+	var pasted, entered time.Time
+	f.onInput = func(_ *fake, s string) { pasted, f.composer = time.Now(), s[:len(s)/2] }
+	f.onEnter = func(*fake) { entered = time.Now(); f.submit() }
+	want(t, inject(t, f, pinned, brief(strings.Repeat("words ", 40)), Hooks{}), Injected, "")
+	f.assertWrites(t, 1, 1)
+	if d := entered.Sub(pasted); d < 3*time.Second {
+		t.Errorf("entered after %s", d)
+	}
+}
+
 // Fault: Enter whose answer was lost is pressed again although it worked.
 func TestUnansweredEnter(t *testing.T) {
 	for mode, enters := range map[string]int{"eof": 1, "lost": 1, "hang": 1, "agent_not_ready": 1, "agent_send_keys_failed": 1} {
