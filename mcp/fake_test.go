@@ -131,9 +131,10 @@ type running struct {
 
 func start(t *testing.T, change ...func(*Server)) *running {
 	t.Helper()
+	var logged syncBuffer
 	s := &Server{
 		Listen: "127.0.0.1:0", Gateway: &fakeGateway{}, Admin: &fakeGateway{}, Identities: fakeIdentities{},
-		Log: hclog.NewNullLogger(), Version: "test", StopGrace: 100 * time.Millisecond,
+		Log: hclog.New(&hclog.LoggerOptions{Output: &logged, Level: hclog.Trace}), Version: "test", StopGrace: 100 * time.Millisecond,
 	}
 	for _, c := range change {
 		c(s)
@@ -154,9 +155,34 @@ func start(t *testing.T, change ...func(*Server)) *running {
 		case <-time.After(patience):
 			t.Error("the server did not stop")
 		}
+		// What a stop has to cut off was not stopped in order, and no log ever
+		// holds content or a token.
+		for _, never := range []string{"did not end in time", "tok-ann", "tok-bob", "secret content"} {
+			if log := logged.String(); strings.Contains(log, never) {
+				t.Errorf("the log says %q:\n%s", never, log)
+			}
+		}
 	})
 	t.Cleanup(stop)
 	return &running{Server: s, url: "http://" + s.Addr().String(), stop: stop}
+}
+
+// syncBuffer is a buffer for several writers.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 func with(g *fakeGateway) func(*Server) { return func(s *Server) { s.Gateway = g } }

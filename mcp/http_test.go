@@ -3,9 +3,11 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -13,12 +15,13 @@ import (
 	"time"
 
 	"github.com/mark3labs/mcp-go/client"
-	"github.com/mark3labs/mcp-go/client/transport"
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
 )
 
 const (
 	whoamiCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bridge_whoami","arguments":{}}}`
+	// modernFields are what a request of the newer protocol carries in _meta.
+	modernFields = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
 	// oldSession is an id as a daemon before the restart made it.
 	oldSession = "mcp-session-0b5be1f2-6a0c-4c8e-9d0d-6a1b2c3d4e5f"
 )
@@ -166,7 +169,7 @@ func TestOneClientCannotCancelAnother(t *testing.T) {
 	cancel := func(id int, meta string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d%s}}`, id, meta)
 	}
-	modernMeta := `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`
+	modernMeta := `,"_meta":{` + modernFields + `}`
 	for id := range 20 {
 		for _, q := range []request{
 			{body: cancel(id, ""), header: map[string]string{}},
@@ -206,26 +209,30 @@ func TestClientCancelsItsOwnCall(t *testing.T) {
 			receive(t, "the end of the call", ended)
 		})
 	}
+	t.Run("by notification", func(t *testing.T) {
+		s := r.open(t, http.MethodPost, pollCall(eras["legacy"], ""), legacyHeader())
+		defer s.close()
+		receive(t, "the call", begun)
+		status, body, _ := r.do(t, request{method: "POST", path: "/mcp", header: legacyHeader(),
+			body: `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":42}}`})
+		if status != 202 {
+			t.Errorf("%d %s", status, body)
+		}
+		receive(t, "the end of the call", ended)
+	})
 }
 
 // Fails if somebody who knows another identity's session id can use it, or if
 // the refusal is a 404, which would make a client start anew.
 func TestSessionBelongsToItsIdentity(t *testing.T) {
 	r := start(t)
-	trans, err := transport.NewStreamableHTTP(r.url+"/mcp", transport.WithHTTPHeaders(map[string]string{"Authorization": "Bearer tok-ann"}),
-		transport.WithHTTPBasicClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}))
-	if err != nil {
-		t.Fatal(err)
+	// Not used yet by its owner: only made.
+	status, body, header := r.do(t, request{method: "POST", path: "/mcp", header: bearerAnn,
+		body: `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`})
+	stolen := header.Get("Mcp-Session-Id")
+	if stolen == "" {
+		t.Fatalf("no session: %d %s", status, body)
 	}
-	c := client.NewClient(trans, client.WithProtocolVersion(eras["legacy"]))
-	t.Cleanup(func() { _ = c.Close() })
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := initialize(t.Context(), c, eras["legacy"]); err != nil {
-		t.Fatal(err)
-	}
-	stolen := trans.GetSessionId()
 	for _, q := range []request{{method: "POST", body: whoamiCall}, {method: "GET"}, {method: "DELETE"}} {
 		q.path = "/mcp"
 		q.header = map[string]string{"Authorization": "Bearer tok-bob", "Mcp-Session-Id": stolen}
@@ -233,8 +240,9 @@ func TestSessionBelongsToItsIdentity(t *testing.T) {
 			t.Errorf("%s with a foreign session: %d %s", q.method, status, body)
 		}
 	}
-	if s, text, _ := mustCall(t, c, "bridge_whoami", nil); s["name"] != "ann" {
-		t.Errorf("the owner: %s", text)
+	owner := map[string]string{"Authorization": "Bearer tok-ann", "Mcp-Session-Id": stolen}
+	if status, body, _ := r.do(t, request{method: "POST", path: "/mcp", body: whoamiCall, header: owner}); status != 200 {
+		t.Errorf("the owner: %d %s", status, body)
 	}
 }
 
@@ -299,6 +307,36 @@ func TestReceiptSaysWhetherTheAnswerWasWritten(t *testing.T) {
 					t.Error("the client got its mail and it counts as lost")
 				}
 			})
+		}
+	}
+}
+
+// brokenWriter is a connection that takes nothing although it looks alive.
+type brokenWriter struct{ header http.Header }
+
+func (w brokenWriter) Header() http.Header              { return w.header }
+func (w brokenWriter) WriteHeader(int)                  {}
+func (w brokenWriter) Write([]byte) (int, error)        { return 0, errors.New("connection reset") }
+func (w brokenWriter) FlushError() error                { return errors.New("connection reset") }
+func (w brokenWriter) SetReadDeadline(time.Time) error  { return nil }
+func (w brokenWriter) SetWriteDeadline(time.Time) error { return nil }
+
+// Fails if mail counts as handed over although the connection took none of it.
+func TestFailedWriteIsNoReceipt(t *testing.T) {
+	settled := make(chan bool, 1)
+	r := start(t, with(&fakeGateway{poll: func(ctx context.Context, _ PollArgs) (PollResult, error) {
+		OnWritten(ctx, func(written bool) { settled <- written })
+		return PollResult{}, nil
+	}}))
+	for path, body := range map[string]string{"/mcp": pollCall(eras["legacy"], ""), "/api/v1/poll": `{}`} {
+		req := httptest.NewRequest(http.MethodPost, r.url+path, strings.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		for k, v := range legacyHeader() {
+			req.Header.Set(k, v)
+		}
+		r.outermost(r.tcpHandler()).ServeHTTP(brokenWriter{http.Header{}}, req)
+		if receive(t, "the receipt", settled) {
+			t.Errorf("%s: settled as written", path)
 		}
 	}
 }
@@ -398,8 +436,7 @@ func headerOf(version string) map[string]string {
 
 func pollCall(version, meta string) string {
 	if version == eras["modern"] {
-		era := `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
-		meta = strings.TrimSuffix(era+","+meta, ",")
+		meta = strings.TrimSuffix(modernFields+","+meta, ",")
 	}
 	return `{"jsonrpc":"2.0","id":42,"method":"tools/call","params":{"name":"bridge_poll","arguments":{"wait_seconds":100},"_meta":{` + meta + `}}}`
 }

@@ -27,6 +27,7 @@ const (
 	// need 15 s for confirm and outcome (design §5).
 	margin        = 30 * time.Second
 	confirmWithin = 5 * time.Second
+	bridgeRetry   = 5 * time.Second
 	retryPause    = 200 * time.Millisecond
 	maxResponse   = 16 << 20
 )
@@ -37,7 +38,9 @@ type Client struct {
 	Socket string
 	Token  string // the entity's token; "": the host's own user
 	As     string // the entity that the host's own user speaks for: name or gid
-	// Retry is how long a call goes on trying while no daemon listens; 0: not.
+	// Retry is how long a call goes on trying while no daemon listens. 0: not at
+	// all for a person at a shell; 5 s for a call of the stdio bridge (its
+	// context carries a receipt), so that an agent does not see a restart.
 	Retry time.Duration
 	Now   func() time.Time // nil: time.Now
 
@@ -117,11 +120,15 @@ func question(verb string, args any) request {
 	return request{verb: verb, repeatable: true, args: func(int) any { return args }}
 }
 
-// call asks, and asks again for up to c.Retry where that can do no harm: when
+// call asks, and asks again for some time where that can do no harm: when
 // nothing was sent yet, or when the request may be repeated.
 func call[R any](ctx context.Context, c *Client, req request) (R, error) {
 	c.once.Do(c.init)
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(req.wait)*time.Second+c.Retry+margin)
+	retry := c.Retry
+	if retry == 0 && mcp.ReceiptFrom(ctx) != nil {
+		retry = bridgeRetry
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(req.wait)*time.Second+retry+margin)
 	defer cancel()
 	begun := c.Now()
 	var away time.Time // since when the daemon is
@@ -137,7 +144,7 @@ func call[R any](ctx context.Context, c *Client, req request) (R, error) {
 		if away.IsZero() {
 			away = c.Now()
 		}
-		if c.Now().Sub(away) >= c.Retry {
+		if c.Now().Sub(away) >= retry {
 			return out, backoff.Permanent(err)
 		}
 		return out, err

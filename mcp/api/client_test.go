@@ -190,12 +190,18 @@ func TestNoDaemon(t *testing.T) {
 	}
 }
 
-// Fails if a short absence of the daemon is seen by who allowed for one.
+// Fails if a short absence of the daemon is seen by the stdio bridge, or by who
+// allowed for one.
 func TestAbsenceIsBridged(t *testing.T) {
-	socket := socketPath(t)
+	ctx, _ := mcp.WithReceipt(t.Context())
+	bridged(t, ctx, &Client{Socket: socketPath(t), As: "ann"})
+	bridged(t, t.Context(), &Client{Socket: socketPath(t), As: "ann", Retry: time.Minute})
+}
+
+func bridged(t *testing.T, ctx context.Context, c *Client) {
+	t.Helper()
 	var tries atomic.Int32
 	come := make(chan struct{})
-	c := &Client{Socket: socket, Retry: time.Minute, As: "ann"}
 	c.once.Do(c.init)
 	dial := c.http.Transport.(*http.Transport).DialContext
 	c.http.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -206,11 +212,11 @@ func TestAbsenceIsBridged(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.Send(t.Context(), mcp.SendArgs{To: "a", Content: "b"})
+		_, err := c.Send(ctx, mcp.SendArgs{To: "a", Content: "b"})
 		done <- err
 	}()
 	receive(t, "the second try", come)
-	serve(t, socket, &fake{})
+	serve(t, c.Socket, &fake{})
 	if err := receive(t, "the answer", done); err != nil {
 		t.Error(err)
 	}
@@ -350,7 +356,7 @@ func TestStdioMailIsDrainedWhenTheAgentHasIt(t *testing.T) {
 // Fails if the restart of the daemon ends the stdio bridge or shows in it, or
 // if the agent is not told in words while there is no daemon.
 func TestStdioSurvivesARestart(t *testing.T) {
-	c := &Client{Socket: socketPath(t), As: "ann"}
+	c := &Client{Socket: socketPath(t), As: "ann", Retry: time.Millisecond}
 	stop := serve(t, c.Socket, &fake{})
 	in, out, _ := stdio(t, c)
 	ask := func(id int, want string) {
