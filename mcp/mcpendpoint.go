@@ -73,7 +73,7 @@ func (s *Server) postMCP(w http.ResponseWriter, r *http.Request, caller Caller) 
 	r = r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	s.tools.ServeHTTP(res, r)
-	written = res.finish() && ctx.Err() == nil
+	written = res.finish()
 }
 
 // admit refuses a session id that is another identity's. Never with 404: that

@@ -23,6 +23,7 @@ const writeTimeout = 30 * time.Second
 // JSON becomes the last event of that stream.
 type response struct {
 	w       http.ResponseWriter
+	ctx     context.Context // of the request: ends when its client goes
 	rc      *http.ResponseController
 	accepts bool // the client takes an event stream
 	header  http.Header
@@ -40,7 +41,7 @@ type response struct {
 
 func newResponse(w http.ResponseWriter, r *http.Request) *response {
 	res := &response{
-		w: w, rc: http.NewResponseController(w),
+		w: w, ctx: r.Context(), rc: http.NewResponseController(w),
 		header:  http.Header{},
 		accepts: r.Method == http.MethodPost && strings.Contains(r.Header.Get("Accept"), "text/event-stream"),
 	}
@@ -90,7 +91,10 @@ func (r *response) Write(p []byte) (int, error) {
 	return r.write(p)
 }
 
+// write hands p to the kernel. The client must be there now; one that goes as
+// soon as it has the answer, as streaming clients do, has got it.
 func (r *response) write(p []byte) (int, error) {
+	r.fail(r.ctx.Err())
 	r.extend()
 	n, err := r.w.Write(p)
 	r.bytes += n

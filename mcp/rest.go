@@ -113,7 +113,7 @@ func (s *Server) serveVerb(w http.ResponseWriter, r *http.Request, v verb, id id
 	} else {
 		writeJSON(res, http.StatusOK, "application/json", withLists(result))
 	}
-	written := res.finish() && r.Context().Err() == nil
+	written := res.finish()
 	switch {
 	case held == "":
 		receipt.Settle(written && !explicit)
