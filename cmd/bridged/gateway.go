@@ -132,9 +132,10 @@ func (g *gateway) newFabric(key ed25519.PrivateKey) (*fabric.Fabric, error) {
 		switch s.Phase {
 		case fabric.Connected:
 			g.outbox.Connected()
-		default:
+		case fabric.Connecting: // blocked, we still hear the others
 			g.roster.Disconnected()
 		}
+		g.roster.Pulse() // whether we serve may have changed: say so now
 	})
 	return f, nil
 }
@@ -229,22 +230,29 @@ func (g *gateway) entityChanged(e store.Entity) {
 // serving is whether presence may say that this host takes messages.
 func (g *gateway) serving() bool { return g.fabric == nil || g.fabric.Serving() }
 
-// janitor prunes what only the store knows of.
+// trustEvery is how soon a key that was added or taken away counts.
+const trustEvery = 5 * time.Second
+
+// janitor rereads the trusted keys, and prunes what only the store knows of.
 func (g *gateway) janitor(ctx context.Context) error {
-	t := time.NewTicker(time.Hour)
-	defer t.Stop()
+	trust, hour := time.NewTicker(trustEvery), time.NewTicker(time.Hour)
+	defer trust.Stop()
+	defer hour.Stop()
 	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-trust.C:
+			g.trust.Reload()
+			continue
+		case <-hour.C:
+		}
 		g.store.Later(func(tx *store.Tx) error {
 			if err := tx.PruneHomes(time.Now()); err != nil {
 				return err
 			}
 			return tx.PruneTrace(time.Now())
 		})
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
 	}
 }
 

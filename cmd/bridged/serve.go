@@ -31,10 +31,10 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 	}
 	writer := begin(st.Run)
 	g, err := assemble(ctx, version, cfg, st, log)
-	if err != nil {
-		return errors.Join(err, writer.end(), st.Close())
+	if err == nil {
+		err = g.server.Bind()
 	}
-	if err := g.server.Bind(); err != nil {
+	if err != nil {
 		return errors.Join(err, writer.end(), st.Close())
 	}
 
@@ -55,7 +55,11 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 	actor(g.janitor)
 	group.Add(writer.wait, func(error) { writer.stop() })
 
-	log.Info("serving", "host", cfg.Host, "boot", g.boot, "listen", g.server.Addr(), "socket", cfg.Socket, "broker", cfg.Broker.URI)
+	broker := cfg.Broker.URI.String()
+	if broker == "" {
+		broker = "none: this host alone"
+	}
+	log.Info("serving", "host", cfg.Host, "boot", g.boot, "listen", g.server.Addr(), "socket", cfg.Socket, "broker", broker)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn("the service manager could not be told that we are ready", "error", err)
 	}
