@@ -38,8 +38,6 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) postMCP(w http.ResponseWriter, r *http.Request, caller Caller) {
-	s.calls.enter()
-	defer s.calls.leave()
 	body, f := s.body(w, r)
 	if f != nil {
 		writeRPCFault(w, f)
@@ -53,6 +51,10 @@ func (s *Server) postMCP(w http.ResponseWriter, r *http.Request, caller Caller) 
 	if m.swallow(r.Header, r.Header.Get(server.HeaderKeySessionID)) {
 		w.WriteHeader(http.StatusAccepted)
 		return
+	}
+	if m.Method == string(mcpgo.MethodToolsCall) { // a listen stream is not waited for
+		s.calls.enter()
+		defer s.calls.leave()
 	}
 	select {
 	case <-s.draining:

@@ -24,7 +24,9 @@ func NewTools(g Gateway, version string, log hclog.Logger) *server.MCPServer {
 
 func newTools(a *adapter, g Gateway, version string, opts ...server.ServerOption) *server.MCPServer {
 	opts = append([]server.ServerOption{
-		server.WithToolCapabilities(false),
+		// The tools do not change while the daemon runs, but a client of the newer
+		// protocol opens its one stream for notifications only if they could.
+		server.WithToolCapabilities(true),
 		server.WithInstructions(instructions),
 		server.WithRecovery(), // the adapter recovers by itself; this is for the library's own
 	}, opts...)
