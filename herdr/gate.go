@@ -25,6 +25,10 @@ const (
 	herdrDown = string(fault.HerdrDown)
 )
 
+// AgentGone is the reason of Gone when the pane is still there and only its
+// shell is left; of a closed pane it is fault.PaneGone.
+const AgentGone = "AGENT_GONE"
+
 // minProtocol is herdr 0.7.5, the first with agent.send_keys as used here
 // (herdr socket reference §9.1).
 const minProtocol = 17
@@ -76,7 +80,7 @@ func (g *gate) wait(ctx context.Context) (out Outcome, ok bool) {
 			}
 			return Outcome{}, true
 		case v.gone:
-			return Outcome{Result: Gone, Reason: string(fault.PaneGone), Err: v.err}, false
+			return Outcome{Result: Gone, Reason: v.reason, Err: v.err}, false
 		case ctx.Err() != nil:
 			return g.stopped(ctx), false
 		}
@@ -169,7 +173,7 @@ func (g *gate) look(ctx context.Context) verdict {
 		return closedf(Unfit, "herdr %s speaks protocol %d, %d is needed; update herdr to 0.7.5 or later", pong.Version, pong.Protocol, minProtocol)
 	}
 	a, v := g.occupant(ctx)
-	if v.reason != "" || v.gone {
+	if v.reason != "" {
 		return v
 	}
 	if v = g.status(a); v.reason != "" {
@@ -183,7 +187,7 @@ func (g *gate) look(ctx context.Context) verdict {
 	}
 	// The looks took a while: only if nothing moved is what they saw the present.
 	b, v := g.occupant(ctx)
-	if v.reason != "" || v.gone {
+	if v.reason != "" {
 		return v
 	}
 	if v = g.status(b); v.reason != "" {
@@ -224,7 +228,7 @@ func (g *gate) absent(ctx context.Context) verdict {
 	p, err := g.in.Client.PaneGet(ctx, g.pane.ID)
 	switch {
 	case hasCode(err, "pane_not_found"):
-		return verdict{gone: true, err: fault.Wrap(err, fault.PaneGone, "pane %s is closed", g.pane.ID)}
+		return verdict{gone: true, reason: string(fault.PaneGone), err: fault.Wrap(err, fault.PaneGone, "pane %s is closed", g.pane.ID)}
 	case err != nil:
 		return g.trouble(err)
 	case p.TerminalID != g.pane.Terminal:
@@ -238,7 +242,7 @@ func (g *gate) absent(ctx context.Context) verdict {
 	if g.seat.misses++; g.seat.misses < missesToGo {
 		return closedf(NotReady, "herdr sees no agent in the pane")
 	}
-	return verdict{gone: true, err: fault.New(fault.PaneGone, "the agent in pane %s ended; only its shell is there", g.pane.ID)}
+	return verdict{gone: true, reason: AgentGone, err: fault.New(fault.PaneGone, "the agent in pane %s ended; only its shell is there", g.pane.ID)}
 }
 
 // status is step 4.

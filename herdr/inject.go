@@ -46,7 +46,7 @@ func (r Result) String() string {
 // Outcome is what Inject returns.
 type Outcome struct {
 	Result Result
-	Reason string // a fault code, or why the gate was closed; "" if injected
+	Reason string // a fault code, AgentGone, or why the gate was closed; "" if injected
 	Err    error  // nil if injected
 }
 
@@ -184,11 +184,7 @@ func (g *gate) commit(ctx context.Context) (Outcome, bool) {
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.in.Timing.Finish)
 	defer cancel()
 	if v := g.look(again); !v.open {
-		reason := v.reason
-		if v.gone {
-			reason = string(fault.PaneGone)
-		}
-		return Outcome{Result: NotSent, Reason: reason, Err: v.err}, false
+		return Outcome{Result: NotSent, Reason: v.reason, Err: v.err}, false
 	}
 	return Outcome{}, true
 }
