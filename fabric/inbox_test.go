@@ -57,7 +57,7 @@ func TestOtherArgumentsAreNamedOnce(t *testing.T) {
 	eventually(t, "healed", func() bool { return a.InboxState(odd).Status == InboxAttached })
 	n := 0
 	for _, l := range a.log.lines() {
-		if strings.Contains(l, q.name) && strings.Contains(l, argLength) && strings.Contains(l, "[ERROR]") {
+		if strings.Contains(l, "queue "+q.name+" exists with another "+argLength+";") && strings.Contains(l, "[ERROR]") {
 			n++
 		}
 	}

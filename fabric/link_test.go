@@ -44,7 +44,7 @@ func TestPasswordIsNeverShown(t *testing.T) {
 // cannot be used are found out only later.
 func TestTLSIsNeverDroppedSilently(t *testing.T) {
 	for what, c := range map[string]Config{
-		"plain scheme": {URI: "amqp://h/", TLS: TLS{CA: "ca.pem"}},
+		"plain scheme": {URI: "amqp://h/", TLS: TLS{ServerName: "broker"}},
 		"no such CA":   {URI: "amqps://h/", TLS: TLS{CA: "/nonexistent/ca.pem"}},
 		"half a pair":  {URI: "amqps://h/", TLS: TLS{Cert: "cert.pem"}},
 	} {
@@ -144,11 +144,15 @@ func TestReconnectStopsAgainWhenTheClaimStaysRefused(t *testing.T) {
 	eventually(t, "serving again", a.Serving)
 }
 
-// Fails if the roster is synced before its queue is bound, if connected does
-// not wait for it, or if a roster that never answers keeps the gateway down.
+// Fails if the roster is synced before its queue or the signal keys of our
+// entities are bound, if connected does not wait for it, or if a roster that
+// never answers keeps the gateway down.
 func TestConnectedWaitsForTheRosterButNotForEver(t *testing.T) {
-	fl := newFleet(t, rabbit.URI(t))
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
 	var g *gateway
+	_, ch := stranger(t, uri)
+	from, to := fl.entity("hosta"), fl.entity("hosta")
 	self := envelope.GatewayAddress("hosta")
 	var inSync Phase
 	var heardOurselves bool
@@ -156,12 +160,21 @@ func TestConnectedWaitsForTheRosterButNotForEver(t *testing.T) {
 		d.Sync = func(ctx context.Context) error {
 			inSync = g.State().Phase
 			g.publish(envelope.LanePresence, fl.letter(envelope.Presence, "hosta", self, envelope.RosterKey("hosta", envelope.RosterSolicit), "{}"), Confirmed)
-			<-g.presence
+			raw(t, ch, fl.names().Msg(), to+".signal", fl.letter(envelope.Query, "hosta", from, to, ""), nil)
+			for range 2 {
+				select {
+				case <-g.presence:
+				case <-g.signals:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
 			heardOurselves = true
 			<-ctx.Done()
 			return ctx.Err()
 		}
 	})
+	g.box(to)
 	g.run().await(Connected)
 	if inSync == Connected || !heardOurselves {
 		t.Errorf("state in sync: %s, heard ourselves: %v", inSync, heardOurselves)
@@ -274,7 +287,7 @@ func TestAlarmBlocksAndEnds(t *testing.T) {
 }
 
 // Fails if losing a queue of the link's own is not noticed and mended.
-func TestDeletedSignalQueueHeals(t *testing.T) {
+func TestDeletedRosterQueueHeals(t *testing.T) {
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	a := fl.up("hosta")
@@ -282,7 +295,7 @@ func TestDeletedSignalQueueHeals(t *testing.T) {
 	a.Fabric.mu.Lock()
 	s := a.sess
 	a.Fabric.mu.Unlock()
-	if err := s.con.deleteQueue(fl.names().SignalQueue("hosta", s.word)); err != nil {
+	if err := s.con.deleteQueue(fl.names().RosterQueue("hosta", s.word)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a new session", func() bool { return a.Stats().SessionsLost == 1 })
