@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"fleetd/fault"
@@ -375,27 +374,4 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// guessesIdle reports whether this herdr shows a new agent as idle before it
-// has looked at its screen: all before 0.8.2, and the main branch that calls
-// itself 0.8.0 (herdr socket reference §8).
-func guessesIdle(version string) bool {
-	core, _, _ := strings.Cut(version, "-")
-	parts := strings.Split(core, ".")
-	var n [3]int
-	for i := range n {
-		if i >= len(parts) {
-			return true
-		}
-		v, err := strconv.Atoi(parts[i])
-		if err != nil {
-			return true
-		}
-		n[i] = v
-	}
-	if n[0] != 0 {
-		return n[0] < 0
-	}
-	return n[1] < 8 || n[1] == 8 && n[2] < 2
 }
