@@ -88,10 +88,15 @@ func (t *tale) close() error {
 	if t.mainSession != nil {
 		_ = t.mainSession.Disconnect() // the session may have ended with its gateway
 	}
-	if t.fleet != nil {
+	switch {
+	case t.node == nil && t.fleet != nil: // the broker lives on: leave nothing there
 		errs = append(errs, t.fleet.Close())
-	}
-	if t.node != nil {
+	case t.node != nil: // Ctrl-C may have reached it already
+		for _, h := range []*fleet.Host{t.a, t.b} {
+			if h != nil {
+				errs = append(errs, h.Close())
+			}
+		}
 		errs = append(errs, t.node.Stop())
 	}
 	errs = append(errs, fleet.RemoveBinaries())

@@ -72,6 +72,9 @@ func (t *tale) start(ctx context.Context) error {
 	if t.dir, err = os.MkdirTemp("", "demo"); err != nil {
 		return err
 	}
+	if err := os.Setenv("TMPDIR", t.dir); err != nil { // so that everything goes with it
+		return err
+	}
 	uri, err := t.broker(ctx)
 	if err != nil {
 		return err
