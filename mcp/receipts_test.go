@@ -3,6 +3,11 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,5 +99,102 @@ func TestSessionsAreForgotten(t *testing.T) {
 	}
 	if _, ok := s.bound["left"]; ok || len(s.bound) != 1 {
 		t.Errorf("%d sessions are remembered", len(s.bound))
+	}
+}
+
+// Fails if mail counts as handed over although the client was gone, or as lost
+// although it was written.
+func TestReceiptSaysWhetherTheAnswerWasWritten(t *testing.T) {
+	begun, settled := make(chan struct{}, 1), make(chan bool, 1)
+	block := make(chan struct{}) // closed: no more blocking
+	g := &fakeGateway{poll: func(ctx context.Context, _ PollArgs) (PollResult, error) {
+		OnWritten(ctx, func(written bool) { settled <- written })
+		begun <- struct{}{}
+		select {
+		case <-ctx.Done():
+		case <-block:
+		}
+		return PollResult{Messages: []Message{{Content: "mail"}}}, nil // although the client may be gone
+	}}
+	r := start(t, with(g))
+	for era, version := range eras {
+		for _, wait := range []int{0, 100} { // 100: as an event stream that has begun
+			t.Run(fmt.Sprint("hung up/", era, wait), func(t *testing.T) {
+				_, cancel := blockingPoll(t, dial(t, r.url, "tok-ann", version), map[string]any{"wait_seconds": wait})
+				receive(t, "the call", begun)
+				cancel()
+				if receive(t, "the receipt", settled) {
+					t.Error("the client had hung up and its mail counts as handed over")
+				}
+			})
+		}
+	}
+	close(block)
+	for era, version := range eras {
+		for _, wait := range []int{0, 100} {
+			t.Run(fmt.Sprint("written/", era, wait), func(t *testing.T) {
+				done, _ := blockingPoll(t, dial(t, r.url, "tok-ann", version), map[string]any{"wait_seconds": wait})
+				receive(t, "the call", begun)
+				if text := receive(t, "the poll", done); !strings.Contains(text, "mail") {
+					t.Error(text)
+				}
+				if !receive(t, "the receipt", settled) {
+					t.Error("the client got its mail and it counts as lost")
+				}
+			})
+		}
+	}
+}
+
+// brokenWriter is a connection that takes nothing although it looks alive.
+type brokenWriter struct{ header http.Header }
+
+func (w brokenWriter) Header() http.Header              { return w.header }
+func (w brokenWriter) WriteHeader(int)                  {}
+func (w brokenWriter) Write([]byte) (int, error)        { return 0, errors.New("connection reset") }
+func (w brokenWriter) FlushError() error                { return errors.New("connection reset") }
+func (w brokenWriter) SetReadDeadline(time.Time) error  { return nil }
+func (w brokenWriter) SetWriteDeadline(time.Time) error { return nil }
+
+// Fails if mail counts as handed over although the connection took none of it.
+func TestFailedWriteIsNoReceipt(t *testing.T) {
+	settled := make(chan bool, 1)
+	r := start(t, with(&fakeGateway{poll: func(ctx context.Context, _ PollArgs) (PollResult, error) {
+		OnWritten(ctx, func(written bool) { settled <- written })
+		return PollResult{}, nil
+	}}))
+	r.do(t, request{method: "GET", path: "/healthz"}) // it is up
+	for path, body := range map[string]string{"/mcp": pollCall(eras["legacy"], ""), "/api/v1/poll": `{}`} {
+		req := httptest.NewRequest(http.MethodPost, r.url+path, strings.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		for k, v := range legacyHeader() {
+			req.Header.Set(k, v)
+		}
+		r.outermost(r.tcpHandler()).ServeHTTP(brokenWriter{http.Header{}}, req)
+		if receive(t, "the receipt", settled) {
+			t.Errorf("%s: settled as written", path)
+		}
+	}
+}
+
+// Fails if the notice that comes as an error, such as that a message failed,
+// counts as lost although the client got it, and so comes again and again.
+func TestAnErrorCarriesAReceiptToo(t *testing.T) {
+	settled := make(chan bool, 1)
+	g := &fakeGateway{send: func(ctx context.Context, _ SendArgs) (SendResult, error) {
+		OnWritten(ctx, func(written bool) { settled <- written })
+		return SendResult{}, fmt.Errorf("its pane is gone")
+	}}
+	r := start(t, with(g))
+	c := dial(t, r.url, "tok-ann", eras["legacy"])
+	if _, text, isError := mustCall(t, c, "bridge_send", map[string]any{"to": "a", "content": "b"}); !isError {
+		t.Error(text)
+	}
+	if !receive(t, "the receipt", settled) {
+		t.Error("MCP: a written error counts as lost")
+	}
+	r.do(t, request{method: "POST", path: "/api/v1/send", body: `{"to":"a","content":"b"}`, header: bearerAnn})
+	if !receive(t, "the receipt", settled) {
+		t.Error("REST: a written error counts as lost")
 	}
 }
