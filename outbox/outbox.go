@@ -55,6 +55,9 @@ type Local interface {
 type Broker interface {
 	// Connected says whether a send may be tried, and why not.
 	Connected() (ok bool, reason string)
+	// Reachable waits, some seconds at most, until the inbox of a local entity
+	// is on the broker: before that an answer to it would come back.
+	Reachable(ctx context.Context, gid string) error
 	// Publish sends a signed env and waits for the broker's word, 5 s at most;
 	// settled is called once with it, also if it comes later.
 	Publish(ctx context.Context, lane envelope.Lane, env *envelope.Envelope, settled func(fabric.Outcome)) (fabric.Outcome, error)

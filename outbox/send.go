@@ -160,6 +160,9 @@ func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, 
 	if away && r.kind == envelope.Send && !r.QueueIfOffline {
 		return fault.New(fault.HostOffline, "the host of %s is %s; nothing was sent. Say queue_if_offline to leave it in its inbox, or send to somebody else", r.target.Address(), r.target.HostState)
 	}
+	if err := o.cfg.Broker.Reachable(ctx, r.From); err != nil {
+		return err
+	}
 	if err := o.afterResent(ctx); err != nil {
 		return err
 	}

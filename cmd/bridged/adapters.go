@@ -77,6 +77,22 @@ func (l link) Connected() (bool, string) {
 	return s.Phase == fabric.Connected, string(s.Phase) + ": " + s.Reason
 }
 
+// attachWait bounds the wait for an inbox that is being declared.
+const attachWait = 5 * time.Second
+
+func (l link) Reachable(ctx context.Context, gid string) error {
+	ctx, cancel := context.WithTimeout(ctx, attachWait)
+	defer cancel()
+	for l.g.fabric.InboxState(gid).Status == fabric.InboxDetached {
+		select {
+		case <-ctx.Done():
+			return fault.New(fault.BrokerDown, "your own inbox is not on the broker yet, so an answer could not reach you; nothing was sent. Try again in some seconds")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
 func (l link) Publish(ctx context.Context, lane envelope.Lane, env *envelope.Envelope, settled func(fabric.Outcome)) (fabric.Outcome, error) {
 	return l.g.fabric.Publish(ctx, lane, env, settled)
 }
