@@ -124,7 +124,7 @@ func (b *Batch) drain(ctx context.Context) error {
 				return err
 			}
 			if it.env.Kind.Brief() { // a main may answer what it was sent
-				if err := tx.PutBrief(in.brief(gid, it, briefOpen)); err != nil {
+				if err := openBrief(tx, in.brief(gid, it, briefOpen)); err != nil {
 					return err
 				}
 			}
@@ -150,6 +150,15 @@ func (b *Batch) drain(ctx context.Context) error {
 	}
 	b.box.remove(b.items...)
 	return nil
+}
+
+// openBrief records a brief, unless its answer was faster and did.
+func openBrief(tx *store.Tx, brief store.Brief) error {
+	_, found, err := tx.BriefByMsg(brief.GID, brief.MsgID)
+	if err != nil || found {
+		return err
+	}
+	return tx.PutBrief(brief)
 }
 
 // back returns the batch to its places. After a crash it is marked as well, so

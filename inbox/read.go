@@ -121,6 +121,7 @@ func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
 	if err != nil {
 		return store.Brief{}, err
 	}
+	all = append(all, in.offeredBriefs(gid, all)...)
 	var open []store.Brief
 	for _, b := range all {
 		switch {
@@ -140,6 +141,29 @@ func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
 		return store.Brief{}, fault.New(fault.BadRequest, "several briefs are open, so say with in_reply_to which one you answer: %s", listBriefs(open))
 	}
 	return open[0], nil
+}
+
+// offeredBriefs are those that a client has been given and whose record is
+// still on its way: it may answer faster than its mail is known to be drained.
+func (in *Inbox) offeredBriefs(gid string, recorded []store.Brief) (briefs []store.Brief) {
+	b := in.box(gid)
+	if b == nil {
+		return nil
+	}
+	var items []*item
+	b.mu.Lock()
+	for _, it := range b.items {
+		if it.state == offered && it.env.Kind.Brief() {
+			items = append(items, it)
+		}
+	}
+	b.mu.Unlock()
+	for _, it := range items {
+		if !slices.ContainsFunc(recorded, func(r store.Brief) bool { return r.MsgID == it.env.MsgID }) {
+			briefs = append(briefs, in.brief(gid, it, briefOpen))
+		}
+	}
+	return briefs
 }
 
 func listBriefs(open []store.Brief) string {
@@ -163,8 +187,11 @@ func listBriefs(open []store.Brief) string {
 func MarkReplied(brief store.Brief) func(*store.Tx) error {
 	return func(tx *store.Tx) error {
 		now, found, err := tx.BriefByMsg(brief.GID, brief.MsgID)
-		if err != nil || !found {
+		if err != nil {
 			return err
+		}
+		if !found {
+			now = brief // answered before it was known to be drained
 		}
 		now.State = briefReplied
 		return tx.PutBrief(now)
