@@ -193,6 +193,9 @@ func TestBrokerRestartHeals(t *testing.T) {
 	box := b.attach(to)
 	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", from, to, "before"), Confirmed)
 	held := got(t, "mail", box.mail)
+	if err := node.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	node.Kill()
 	eventually(t, "down", func() bool { return a.State().Phase != Connected && b.State().Phase != Connected })
 	if err := node.Restart(t.Context()); err != nil {

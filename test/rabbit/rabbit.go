@@ -276,6 +276,13 @@ func (n *Node) Restart(ctx context.Context) error {
 	return n.boot(ctx, scripts)
 }
 
+// Sync has the broker write its metadata to disk. Without it a queue or binding
+// declared a moment before Kill may be gone after Restart, durable or not.
+func (n *Node) Sync(ctx context.Context) error {
+	_, err := n.Ctl(ctx, "eval", "mnesia:sync_log().")
+	return err
+}
+
 // Ctl runs rabbitmqctl on the node and returns what it printed.
 func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 	scripts, err := findScripts()

@@ -36,6 +36,9 @@ func TestNodeKeepsDurableQueuesOverACrash(t *testing.T) {
 	if _, err := ch.QueueDeclare("kept", true, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
+	if err := n.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	n.Kill()
 	if err := conn.Close(); err == nil {
 		t.Error("the connection survived the crash")
