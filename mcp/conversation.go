@@ -37,6 +37,7 @@ type Mailbox interface {
 type Fleet interface {
 	Resolve(address string) (roster.Target, error)
 	Hosts() []roster.HostView
+	Age() time.Duration
 	Entities(f roster.Filter) []roster.EntityView
 }
 

@@ -144,6 +144,7 @@ type RosterResult struct {
 	Self     string         `json:"self"`   // this host
 	Broker   string         `json:"broker"` // none, connected, connecting, blocked
 	Reason   string         `json:"reason,omitempty"`
+	ViewAge  float64        `json:"view_age_seconds"` // how old what is said of other hosts may be
 	Hosts    []RosterHost   `json:"hosts"`
 	Entities []RosterEntity `json:"entities"`
 	Held     int            `json:"held"`

@@ -12,6 +12,7 @@ import (
 func (c *Conversation) Roster(ctx context.Context, a RosterArgs) (RosterResult, error) {
 	r := RosterResult{Self: c.Host, Hosts: []RosterHost{}, Entities: []RosterEntity{}}
 	r.Broker, r.Reason = c.Broker()
+	r.ViewAge = c.Fleet.Age().Seconds()
 	if who, ok := CallerFrom(ctx); ok {
 		r.Held = c.Mailbox.Held(who.GID)
 	}

@@ -41,7 +41,7 @@ func (a *app) printRoster(w *printer, r mcp.RosterResult) {
 	if r.Reason != "" {
 		broker += " (" + r.Reason + ")"
 	}
-	w.record("host", r.Self, "broker", broker, "held", count(r.Held))
+	w.record("host", r.Self, "broker", broker, "view", ago(r.ViewAge)+" old", "held", count(r.Held))
 	if len(r.Hosts) > 0 {
 		rows := make([][]string, len(r.Hosts))
 		for i, h := range r.Hosts {

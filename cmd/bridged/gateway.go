@@ -42,6 +42,7 @@ type gateway struct {
 	inbox   *inbox.Inbox
 	fabric  *fabric.Fabric // nil without a broker
 	monitor *herdr.Monitor
+	talk    *mcp.Conversation
 	server  *mcp.Server
 	status  *statuses
 }

@@ -10,12 +10,12 @@ import (
 
 // newServer joins the parts into what clients talk to.
 func (g *gateway) newServer(version string) *mcp.Server {
-	talk := &mcp.Conversation{
-		Host: g.cfg.Host, URL: "http://" + g.cfg.Listen + "/mcp", Sender: g.outbox, Mailbox: g.inbox,
+	g.talk = &mcp.Conversation{
+		Host: g.cfg.Host, Sender: g.outbox, Mailbox: g.inbox,
 		Fleet: g.roster, Traces: traces{g.store}, Broker: g.brokerState, Now: time.Now,
 	}
 	return &mcp.Server{
-		Listen: g.cfg.Listen, Socket: g.cfg.Socket, Gateway: talk, Admin: talk, Identities: identities{g},
+		Listen: g.cfg.Listen, Socket: g.cfg.Socket, Gateway: g.talk, Admin: g.talk, Identities: identities{g},
 		Health: health{g}, Metrics: g.metrics(), Log: g.log.Named("mcp"), Version: version,
 	}
 }

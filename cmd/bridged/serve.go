@@ -37,6 +37,7 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 	if err != nil {
 		return errors.Join(err, writer.end(), st.Close())
 	}
+	g.talk.URL = "http://" + g.server.Addr().String() + "/mcp"
 
 	var group oklog.Group
 	actor := func(run func(context.Context) error) {

@@ -41,7 +41,9 @@ const (
 // old to be sure; whether to trust it then is the caller's (Current).
 func (r *Roster) Resolve(address string) (Target, error) {
 	now := r.cfg.Mono()
-	address = strings.TrimSpace(address)
+	// In a pane every at sign is shown full-width (agent fact §1.8), so that is
+	// how an agent may give an address back.
+	address = strings.ReplaceAll(strings.TrimSpace(address), "＠", "@")
 	r.mu.Lock()
 	found, everyone := r.find(address, now)
 	doubt := r.doubt(address, now)
