@@ -41,7 +41,11 @@ func (a *app) printRoster(w *printer, r mcp.RosterResult) {
 	if r.Reason != "" {
 		broker += " (" + r.Reason + ")"
 	}
-	w.record("host", r.Self, "broker", broker, "view", ago(r.ViewAge)+" old", "held", count(r.Held))
+	view := "" // of this host alone, it is always new
+	if r.Broker != "none" {
+		view = ago(r.ViewAge) + " old"
+	}
+	w.record("host", r.Self, "broker", broker, "view", view, "held", count(r.Held))
 	if len(r.Hosts) > 0 {
 		rows := make([][]string, len(r.Hosts))
 		for i, h := range r.Hosts {
