@@ -10,7 +10,7 @@ import (
 )
 
 var fleet = mcp.RosterResult{
-	Self: "hosta", Broker: "connecting", Reason: "no route", Note: "2 entities are left out",
+	Self: "hosta", Broker: "connecting", Reason: "no route", ViewAge: 17.4, Note: "2 entities are left out",
 	Hosts: []mcp.RosterHost{
 		{Host: "hosta", State: "online", AgeSeconds: 0, Entities: 1},
 		{Host: "hostb", State: "unknown", AgeSeconds: 17.4, Entities: 1, Note: "clock is 9 s off"},
@@ -26,7 +26,7 @@ func TestRoster(t *testing.T) {
 	w := newWorld(t)
 	w.gw.roster = fleet
 	w.want(result{
-		out: "host\thosta\nbroker\tconnecting (no route)\n\n" +
+		out: "host\thosta\nbroker\tconnecting (no route)\nview\t17s old\n\n" +
 			"host\tstate\tage\tentities\tnote\nhosta\tonline\t0s\t1\t\nhostb\tunknown\t17s\t1\tclock is 9 s off\n\n" +
 			"address\tkind\tstatus\tsince\tgroups\tpane\tgid\trefusing\n" +
 			"rev@hosta\tworker\tidle\t10:00\treviewers,all-day\twQ:p2\tg1\t\n" +
