@@ -27,8 +27,12 @@ func (a *app) registerCmd() *cobra.Command {
 		Long: `Make or change an entity of this host and print its id, its token (once: the
 store keeps only a hash) and what to write into its MCP client. A worker is the
 agent in a herdr pane; a main or an orchestrator is an MCP client that takes its
-mail by itself.`,
-		Example: "  bridged register main --kind main\n  bridged register reviewer --kind worker --pane wQ:p2 --group reviewers",
+mail by itself.
+
+An agent needs its token before it starts, and its pane is known after: register
+a worker once without --pane, start the agent with the token, then register it
+again with --pane. Its mail waits meanwhile.`,
+		Example: "  bridged register main --kind main\n  bridged register reviewer --kind worker --group reviewers\n  bridged register reviewer --kind worker --pane wQ:p2",
 		GroupID: groupHost,
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
@@ -45,11 +49,17 @@ mail by itself.`,
 				return err
 			}
 			out := registered{r, snippets(r, a.stdioCommand(cfg))}
-			return a.emit(out, func(w *printer) { printRegistered(w, out) })
+			return a.emit(out, func(w *printer) {
+				printRegistered(w, out)
+				if r.Kind == "worker" && r.Pane == "" {
+					a.note("%s has no pane yet, so its mail waits; once its agent runs: bridged register %s --kind worker --pane PANE (inside the pane: $HERDR_PANE_ID)", r.Name, r.Name)
+				}
+			})
 		}),
 	}
 	cmd.Flags().StringVar(&args.Kind, "kind", "", "`KIND` of the entity: worker, main or orchestrator")
 	cmd.Flags().StringVar(&args.Pane, "pane", "", "the herdr pane of a worker, as `wQ:p2`")
+	cmd.Flags().BoolVar(&args.NewToken, "new-token", false, "replace the token of one that exists; the old one is worth nothing any more")
 	cmd.Flags().StringSliceVar(&args.Groups, "group", nil, "a `GROUP` that it belongs to; can be repeated")
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(toCompletions(kinds), cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag stands four lines above
@@ -65,8 +75,6 @@ func checkRegister(args mcp.RegisterArgs) error {
 		return usagef("add --kind worker, --kind main or --kind orchestrator")
 	case !slices.Contains(kinds, args.Kind):
 		return usagef("--kind %q is not known; write %s", args.Kind, strings.Join(kinds, ", "))
-	case args.Kind == "worker" && args.Pane == "":
-		return usagef("a worker lives in a herdr pane; add --pane, as in --pane wQ:p2 (inside the pane: $HERDR_PANE_ID)")
 	}
 	return nil
 }
@@ -89,7 +97,7 @@ func printRegistered(w *printer, r registered) {
 	}
 	token := r.Token
 	if token == "" {
-		token = "(unchanged; it was shown when it was made)"
+		token = "(unchanged; it was shown when it was made; lost: --new-token)"
 	}
 	w.record("state", created, "name", r.Name+"@"+r.Host, "gid", r.GID, "kind", r.Kind, "pane", r.Pane, "token", token)
 	if r.Token != "" {

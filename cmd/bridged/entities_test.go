@@ -219,13 +219,39 @@ func TestTokenLine(t *testing.T) {
 	w.gw.reg = inPane
 	w.gw.reg.Token, w.gw.reg.Created = "", false
 	r := w.run("register", "rev", "--kind", "main")
-	if !strings.Contains(r.out, "state\tchanged\n") || !strings.Contains(r.out, "token\t(unchanged; it was shown when it was made)\n") || strings.Contains(r.out, "export") {
+	if !strings.Contains(r.out, "state\tchanged\n") || !strings.Contains(r.out, "token\t(unchanged; it was shown when it was made; lost: --new-token)\n") || strings.Contains(r.out, "export") {
 		t.Error(r.out)
 	}
 	for in, want := range map[string]string{"abc-_=": "abc-_=", "a b": "'a b'", "a'$(x)": `'a'\''$(x)'`, "": "''"} {
 		if got := shellQuote(in); got != want {
 			t.Errorf("%q: %s", in, got)
 		}
+	}
+}
+
+// Fault: an agent cannot have its token before it has a pane, or nobody is told
+// that the pane is still missing.
+func TestRegisterAWorkerBeforeItsPane(t *testing.T) {
+	w := newWorld(t)
+	w.gw.reg = inPane
+	w.gw.reg.Pane = ""
+	r := w.run("register", "rev", "--kind", "worker")
+	if !strings.Contains(r.out, "export BRIDGED_TOKEN=t0ken\n") || !strings.Contains(r.err, "bridged register rev --kind worker --pane PANE") {
+		t.Errorf("%+v", r)
+	}
+	w.gw.reg = inPane
+	if r := w.run("register", "rev", "--kind", "worker", "--pane", "wQ:p2"); r.err != "" {
+		t.Error(r.err)
+	}
+}
+
+// Fault: a lost token cannot be replaced.
+func TestNewToken(t *testing.T) {
+	w := newWorld(t)
+	w.gw.reg = inPane
+	w.run("register", "rev", "--kind", "main", "--new-token")
+	if d := cmp.Diff([]any{mcp.RegisterArgs{Name: "rev", Kind: "main", NewToken: true}}, w.gw.asked); d != "" {
+		t.Error(d)
 	}
 }
 

@@ -16,9 +16,8 @@ func (a *app) sendCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "send TO [CONTENT|-]",
 		Short: "Send a message to an agent or a main",
-		Long: `Send a message. TO is a name, name@host, an id, a pane of this host or
-any:GROUP. Without CONTENT, or with -, it is read from standard input (less its
-last newline).
+		Long: `Send a message. TO is a name, name@host, an id or a pane of this host. Without
+CONTENT, or with -, it is read from standard input (less its last newline).
 
 The state that is printed never claims more than was observed: injected is in
 the agent's pane, deferred waits until the agent is free, queued waits in an

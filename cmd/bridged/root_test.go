@@ -28,7 +28,6 @@ func TestUsageErrors(t *testing.T) {
 		{"whoami --config HOME/none", "the configuration file HOME/none (named by --config) cannot be read; correct its name or its rights (open HOME/none: no such file or directory)"},
 		{"register x", "add --kind worker, --kind main or --kind orchestrator"},
 		{"register x --kind wroker", `--kind "wroker" is not known; write worker, main, orchestrator`},
-		{"register x --kind worker", "a worker lives in a herdr pane; add --pane, as in --pane wQ:p2 (inside the pane: $HERDR_PANE_ID)"},
 	} {
 		w := newWorld(t)
 		args := strings.Fields(strings.ReplaceAll(x.args, "HOME", w.home))
