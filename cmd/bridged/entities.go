@@ -49,12 +49,11 @@ again with --pane. Its mail waits meanwhile.`,
 				return err
 			}
 			out := registered{r, snippets(r, a.stdioCommand(cfg))}
-			return a.emit(out, func(w *printer) {
-				printRegistered(w, out)
-				if r.Kind == "worker" && r.Pane == "" {
-					a.note("%s has no pane yet, so its mail waits; once its agent runs: bridged register %s --kind worker --pane PANE (inside the pane: $HERDR_PANE_ID)", r.Name, r.Name)
-				}
-			})
+			err = a.emit(out, func(w *printer) { printRegistered(w, out) })
+			if r.Kind == "worker" && r.Pane == "" {
+				a.note("\n%s has no pane yet, so its mail waits; once its agent runs: bridged register %s --kind worker --pane PANE (inside the pane: $HERDR_PANE_ID)", r.Name, r.Name)
+			}
+			return err
 		}),
 	}
 	cmd.Flags().StringVar(&args.Kind, "kind", "", "`KIND` of the entity: worker, main or orchestrator")
