@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,6 +42,10 @@ func (s *Suite) Run() int {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.node != nil {
+		if left, err := leftovers(shared.node); err != nil || left != "" {
+			fmt.Fprintf(os.Stderr, "the tests left on the shared broker: %s %v\n", left, err)
+			code = max(code, 1)
+		}
 		if err := shared.node.Stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stop the shared broker:", err)
 			return max(code, 1)
@@ -48,6 +53,27 @@ func (s *Suite) Run() int {
 		shared.node = nil
 	}
 	return code
+}
+
+// leftovers names the queues and exchanges that tests did not remove: on
+// somebody else's broker they would stay for ever.
+func leftovers(n *Node) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var left []string
+	for _, what := range []string{"list_queues", "list_exchanges"} {
+		out, err := n.Ctl(ctx, what, "name")
+		if err != nil {
+			return "", err
+		}
+		for name := range strings.Lines(out) {
+			name = strings.TrimSpace(name)
+			if name != "" && name != "name" && !strings.HasPrefix(name, "amq.") {
+				left = append(left, name)
+			}
+		}
+	}
+	return strings.Join(left, " "), nil
 }
 
 // URI is the address of the broker that all tests of this binary share.
