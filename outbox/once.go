@@ -9,16 +9,8 @@ import (
 	"fleetd/store"
 )
 
-// Outcomes of an intent. accepted and refused are the broker's word, the others
-// the recipient's or, at the end, our own.
-const (
-	outcomeAccepted  = "accepted"
-	outcomeRefused   = "refused"
-	outcomeInjected  = "injected"
-	outcomeAbandoned = "abandoned"
-	outcomeFailed    = "failed"
-	outcomeVerdict   = "verdict" // EXPIRED or IN_DOUBT, said by this gateway
-)
+// keyLife is how long an idempotency key stands for its message (design §5).
+const keyLife = 24 * time.Hour
 
 // call is a send under an idempotency key that has not returned.
 type call struct {
@@ -26,6 +18,7 @@ type call struct {
 	hash [32]byte
 	sent Sent
 	err  error
+	left bool // its caller gave up, so its error says nothing to others
 }
 
 // once makes one message of all calls with one key (design §5): a call that
@@ -40,12 +33,7 @@ func (o *Outbox) once(ctx context.Context, r Request) (Sent, error) {
 			running = &call{done: make(chan struct{}), hash: r.hash()}
 			o.calls[id] = running
 			o.mu.Unlock()
-			running.sent, running.err = o.first(ctx, r)
-			o.mu.Lock()
-			delete(o.calls, id)
-			o.mu.Unlock()
-			close(running.done)
-			return running.sent, running.err
+			return o.lead(ctx, r, id, running)
 		}
 		o.mu.Unlock()
 		if running.hash != r.hash() {
@@ -53,21 +41,35 @@ func (o *Outbox) once(ctx context.Context, r Request) (Sent, error) {
 		}
 		select {
 		case <-running.done:
-			if running.err == nil && r.Leaving != nil {
-				r.Leaving(running.sent.MsgID)
-			}
-			running.sent.Repeated = true
-			return running.sent, running.err
 		case <-ctx.Done():
-			return Sent{}, ctx.Err()
+			return Sent{}, fault.Wrap(ctx.Err(), fault.Unconfirmed, "the call ended while another one with the key %q was sending the message; call again with that key to learn what became of it", r.Key)
 		}
+		if running.err != nil && !running.left && !fault.Is(running.err, fault.InDoubt) {
+			return Sent{}, running.err
+		}
+		// The next round finds what became of it.
 	}
+}
+
+// lead makes the call that others join.
+func (o *Outbox) lead(ctx context.Context, r Request, id string, c *call) (Sent, error) {
+	c.err = fault.New(fault.Internal, "the call with the key %q met an error of the gateway's own; see its log", r.Key)
+	defer func() {
+		c.left = c.err != nil && ctx.Err() != nil
+		o.mu.Lock()
+		delete(o.calls, id)
+		o.mu.Unlock()
+		close(c.done)
+	}()
+	c.sent, c.err = o.first(ctx, r)
+	return c.sent, c.err
 }
 
 func conflict(key string) error {
 	return fault.New(fault.Conflict, "the idempotency key %q stands for another message already; use a new key for a new message", key)
 }
 
+// first sends, unless the key stands for a message that was not refused.
 func (o *Outbox) first(ctx context.Context, r Request) (Sent, error) {
 	var k store.Key
 	var known bool
@@ -75,33 +77,54 @@ func (o *Outbox) first(ctx context.Context, r Request) (Sent, error) {
 		k, known, err = tx.KeyOf(r.From, r.Key)
 		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return Sent{}, err
-	}
-	if !known || o.cfg.Now().Sub(time.UnixMilli(k.At)) > 24*time.Hour {
+	case !known || o.cfg.Now().Sub(time.UnixMilli(k.At)) >= keyLife:
 		return o.dispatch(ctx, r, o.cfg.NewID())
-	}
-	if k.Hash != r.hash() {
+	case k.Hash != r.hash():
 		return Sent{}, conflict(r.Key)
 	}
 	sent := Sent{MsgID: k.MsgID, TraceID: k.TraceID, To: *r.target, ExpiresAt: time.UnixMilli(k.ExpiresAt), Repeated: true}
 	if r.target.Local {
+		r.leaving(k.MsgID)
 		sent.Outcome, sent.Reason = o.local.Local(r.target.GID, k.MsgID)
-	} else {
-		in, found, err := o.intent(k.MsgID)
-		if err != nil {
-			return Sent{}, err
-		}
-		if !found || in.Outcome == outcomeRefused {
-			return o.dispatch(ctx, r, k.MsgID)
-		}
-		sent.Outcome, sent.Reason = in.Outcome, in.OutcomeReason
-		if sent.Outcome == outcomeVerdict {
-			sent.Outcome = outcomeFailed
-		}
+		return sent, nil
 	}
-	if r.Leaving != nil {
-		r.Leaving(k.MsgID)
+	in, found, err := o.intent(k.MsgID)
+	if err != nil {
+		return Sent{}, err
+	}
+	if !found || in.Outcome == outcomeRefused {
+		return o.dispatch(ctx, r, k.MsgID)
+	}
+	// Whoever waits is registered before the state is read: what comes in
+	// between reaches him one way or the other.
+	r.leaving(k.MsgID)
+	if in, _, err = o.intent(k.MsgID); err != nil {
+		return Sent{}, err
+	}
+	return stateOf(sent, in)
+}
+
+// stateOf fills in how far a message has come.
+func stateOf(sent Sent, in store.Intent) (Sent, error) {
+	switch in.Outcome {
+	case outcomeInjected, outcomeReplied:
+		sent.Outcome = "injected"
+	case outcomeFailed, outcomeVerdict, outcomeRefused:
+		sent.Outcome, sent.Reason = "failed", in.OutcomeReason
+	case outcomeAbandoned:
+		sent.Outcome, sent.Reason = "failed", string(fault.Abandoned)
+	}
+	if in.Outcome != "" {
+		return sent, nil
+	}
+	switch in.State {
+	case store.IntentDeferred:
+		sent.Outcome, sent.Reason = "waiting", in.OutcomeReason
+	case store.IntentIntended, store.IntentInDoubt: // by now nobody is publishing it for the first time
+		return sent, inDoubt(envelope.Kind(in.Kind), time.UnixMilli(in.ExpiresAt), nil)
 	}
 	return sent, nil
 }

@@ -3,24 +3,24 @@
 // A send resolves its address and forks once: to an entity of this host it
 // goes in process (Local), to another host it becomes an intent in the store,
 // then an envelope on the broker. What happens to it there is learned from
-// signals, from mail and by asking (watch.go), and told to the one who waits
-// (Watch) or as a notice in his own inbox.
+// signals, from mail and by asking, and told to the one who waits (Watch) or
+// as a notice in his own inbox.
 //
 // The rules of failure, in one place:
 //
 //   - nothing is published before its intent is committed;
 //   - a SEND whose fate is unknown is never published again: its outcome is
-//     asked for, and at the end called EXPIRED or IN_DOUBT;
+//     asked for (asking.go), and at the end called EXPIRED or IN_DOUBT;
 //   - a REPLY, FAILED or ABANDONED whose fate is unknown is published again
-//     under the same id: its receiver removes duplicates;
-//   - every negative end is a notice that is committed before the intent ends.
+//     under the same id (again.go): its receiver removes duplicates;
+//   - every negative end is an error of the call that sent or, once that has
+//     returned, a notice that is committed together with the intent's end.
 //
 // How an envelope travels is known to fabric, how mail is read to inbox.
 package outbox
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -38,7 +38,8 @@ type Directory interface {
 	// Current reports whether the view is fit to say that somebody does not
 	// exist; without a broker it always is.
 	Current() bool
-	Name(gid string) string
+	// Hosts tells the state, boot epoch and clock offset of each gateway.
+	Hosts() []roster.HostView
 }
 
 // Local is this host's own side of the fork.
@@ -58,8 +59,9 @@ type Broker interface {
 	// Reachable waits, some seconds at most, until the inbox of a local entity
 	// is on the broker: before that an answer to it would come back.
 	Reachable(ctx context.Context, gid string) error
-	// Publish sends a signed env and waits for the broker's word, 5 s at most;
-	// settled is called once with it, also if it comes later.
+	// Publish sends a signed env and waits for the broker's word, 5 s at most.
+	// settled is called exactly once, with the word, which may come after
+	// Publish gave up with InDoubt; not at all if the outcome is NotSent.
 	Publish(ctx context.Context, lane envelope.Lane, env *envelope.Envelope, settled func(fabric.Outcome)) (fabric.Outcome, error)
 	// InboxFull reports whether the inbox of gid is at its cap.
 	InboxFull(ctx context.Context, gid string) (bool, error)
@@ -76,6 +78,7 @@ type Config struct {
 	Sign         func(*envelope.Envelope) error
 	ContentBytes int           // of one message; 0: 256 KiB
 	MaxLife      time.Duration // of a brief; 0: 7 d
+	Tick         time.Duration // between two looks at what is open; 0: 1 s
 	Now          func() time.Time
 	NewID        func() string // UUIDv7
 	NewTrace     func() string // 32 hex digits
@@ -88,28 +91,25 @@ type Outbox struct {
 	log   hclog.Logger
 	local Local
 
-	mu      sync.Mutex
-	order   uint64              // of the last intent
-	open    map[string]*open    // intents that have not ended, by msgID
-	watches map[string][]*Watch // by msgID
-	calls   map[string]*call    // running, by entity and idempotency key
-	resent  chan struct{}       // closed once what was in doubt has been sent again
+	mu       sync.Mutex
+	order    uint64              // of the last intent
+	open     map[string]*open    // intents that have not ended, or whose end may not be durable, by msgID
+	done     []*open             // ended since the last flush
+	flushing bool                // a flush is under way
+	lanes    map[string]*lane    // what has to be published again, by sender
+	moved    chan struct{}       // closed and replaced whenever a lane gets shorter
+	peers    map[string]peer     // by host
+	linked   time.Time           // when the link was last seen up
+	gen      uint64              // of the link: 1 at first, one more with each new one
+	watches  map[string][]*Watch // by msgID
+	calls    map[string]*call    // running, by entity and idempotency key
 
-	stripes [64]sync.Mutex // one outcome of one message at a time
+	stripes [64]sync.Mutex // one outcome of one message at a time; taken before mu
 	work    chan func(context.Context)
+	wake    chan struct{} // the loop has something to do before the next tick
 }
 
-// open is an intent that has not ended, without its body.
-type open struct {
-	intent store.Intent
-	order  uint64    // in which they left
-	deadAt time.Time // when a dead letter of it was seen, zero if none
-	dead   string    // what it says
-	unseen bool      // the recipient's host said that it has not arrived
-	asked  time.Time // of the last QUERY that was not answered, zero if none
-}
-
-// New makes an Outbox. Use must follow before Run.
+// New makes an Outbox. Use and Load must follow before Run.
 func New(cfg Config) *Outbox {
 	if cfg.ContentBytes == 0 {
 		cfg.ContentBytes = 256 << 10
@@ -117,17 +117,19 @@ func New(cfg Config) *Outbox {
 	if cfg.MaxLife == 0 {
 		cfg.MaxLife = envelope.MaxLife
 	}
+	if cfg.Tick == 0 {
+		cfg.Tick = time.Second
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	resent := make(chan struct{})
-	close(resent)
 	return &Outbox{
-		cfg: cfg, log: cfg.Logger, open: map[string]*open{}, watches: map[string][]*Watch{},
-		calls: map[string]*call{}, resent: resent, work: make(chan func(context.Context), 4096),
+		cfg: cfg, log: cfg.Logger, open: map[string]*open{}, lanes: map[string]*lane{}, moved: make(chan struct{}),
+		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{},
+		gen: 1, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -135,32 +137,8 @@ func New(cfg Config) *Outbox {
 // interface.
 func (o *Outbox) Use(l Local) { o.local = l }
 
-// Load reads the intents that an earlier run left open.
-func (o *Outbox) Load() error {
-	var left []store.Intent
-	err := o.cfg.Store.View(func(tx *store.Tx) (err error) {
-		left, err = tx.OpenIntents()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, in := range left {
-		in.Body = nil
-		o.keepOpen(in)
-	}
-	return nil
-}
-
-// keepOpen notes an intent that waits for its end; o.mu is held.
-func (o *Outbox) keepOpen(in store.Intent) {
-	o.order++
-	o.open[in.MsgID] = &open{intent: in, order: o.order}
-}
-
-// workers is how many signals and reports are published at the same time.
+// workers is how many publishes and notices that nobody waits for are under
+// way at the same time.
 const workers = 32
 
 // Run is the actor that owns the package's goroutines: those that publish what
@@ -184,16 +162,57 @@ func (o *Outbox) Run(ctx context.Context) error {
 	return nil
 }
 
-// later hands job to the workers. Without room it is refused: what matters is
-// in the store, and comes again with the next connection.
+// watchOver looks at what is open at each tick and whenever it is woken, and
+// prunes, until ctx ends.
+func (o *Outbox) watchOver(ctx context.Context) {
+	t := time.NewTicker(o.cfg.Tick)
+	defer t.Stop()
+	var pruned, keys time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		case <-o.wake:
+		}
+		o.look()
+		now := o.cfg.Now()
+		if now.Sub(pruned) >= pruneEvery {
+			pruned = now
+			o.prune(now)
+		}
+		if now.Sub(keys) >= keysEvery {
+			keys = now
+			o.pruneKeys(now)
+		}
+	}
+}
+
+// nudge has the loop look soon.
+func (o *Outbox) nudge() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// later hands job to the workers, and reports whether there was room.
 func (o *Outbox) later(job func(context.Context)) bool {
 	select {
 	case o.work <- job:
 		return true
 	default:
-		o.log.Warn("too much waits to be published; a signal was dropped, its outcome will be asked for")
 		return false
 	}
+}
+
+// connected reports whether there is a broker and the link to it is up.
+func (o *Outbox) connected() bool {
+	if o.cfg.Broker == nil {
+		return false
+	}
+	ok, _ := o.cfg.Broker.Connected()
+	return ok
 }
 
 func (o *Outbox) trace(step string, msgID, traceID, kind, entity, peer, outcome, reason string) {
@@ -214,69 +233,4 @@ func (o *Outbox) stripe(msgID string) *sync.Mutex {
 		h = h*31 + uint32(msgID[i])
 	}
 	return &o.stripes[h%uint32(len(o.stripes))]
-}
-
-// change alters an open intent in memory and has the store follow with the
-// next commit. It reports whether the intent was open.
-func (o *Outbox) change(msgID string, fn func(*open)) bool {
-	o.mu.Lock()
-	op := o.open[msgID]
-	if op == nil {
-		o.mu.Unlock()
-		return false
-	}
-	fn(op)
-	if op.intent.State == store.IntentEnded {
-		op.intent.EndedAt = o.cfg.Now().UnixMilli()
-		delete(o.open, msgID)
-	}
-	record := op.intent
-	// Handed over under the lock, so that two changes of one intent reach the
-	// store in their order.
-	o.cfg.Store.Later(keepIntent(record))
-	o.mu.Unlock()
-	return true
-}
-
-func keepIntent(in store.Intent) func(*store.Tx) error {
-	return func(tx *store.Tx) error {
-		if err := tx.PutIntent(in); err != nil {
-			return err
-		}
-		if in.State == store.IntentEnded || in.State == store.IntentAccepted || in.State == store.IntentDeferred {
-			return tx.DropBody(in.MsgID) // accepted: the broker has it now
-		}
-		return nil
-	}
-}
-
-// intent returns what is known of a message that left here, ended or not.
-func (o *Outbox) intent(msgID string) (store.Intent, bool, error) {
-	o.mu.Lock()
-	if op := o.open[msgID]; op != nil {
-		defer o.mu.Unlock()
-		return op.intent, true, nil
-	}
-	o.mu.Unlock()
-	var in store.Intent
-	var found bool
-	err := o.cfg.Store.View(func(tx *store.Tx) (err error) {
-		in, found, err = tx.Intent(msgID)
-		return err
-	})
-	if err != nil {
-		return in, false, fmt.Errorf("read intent %s: %w", msgID, err)
-	}
-	return in, found, nil
-}
-
-// RecipientHost is the host that was noted for a recipient when msgID was sent
-// (design §4, verification step 5).
-func (o *Outbox) RecipientHost(msgID, gid string) (string, bool) {
-	in, found, err := o.intent(msgID)
-	if err != nil {
-		o.log.Error("the noted host of a recipient could not be read", "msg", msgID, "error", err)
-		return "", false
-	}
-	return in.ToHost, found && in.To == gid
 }

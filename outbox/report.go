@@ -11,15 +11,21 @@ import (
 // Progress tells the sender of a message INJECTED or DEFERRED. It is a live
 // signal: it never blocks, and where it is lost the sender asks.
 func (o *Outbox) Progress(r envelope.Report) {
-	if r.SenderHost == o.cfg.Host {
-		o.later(func(ctx context.Context) {
-			if err := o.Settle(ctx, r); err != nil {
-				o.log.Error("an outcome could not be told", "msg", r.MsgID, "trace", r.TraceID, "error", err)
-			}
-		})
+	if r.SenderHost != o.cfg.Host {
+		o.signal(o.reportEnvelope(r, o.cfg.NewID()))
 		return
 	}
-	o.signal(o.reportEnvelope(r, o.cfg.NewID()))
+	// Here nobody asks, so who waits is told at once, in order.
+	if o.tell(r.MsgID, Progress{Kind: r.Kind, Reason: r.Reason}) || r.Kind != envelope.Injected {
+		return
+	}
+	if !o.later(func(ctx context.Context) {
+		if err := o.settle(ctx, r); err != nil {
+			o.log.Error("an outcome could not be told", "msg", r.MsgID, "trace", r.TraceID, "error", err)
+		}
+	}) {
+		o.log.Error("an outcome was not told: too much waits to be told", "msg", r.MsgID, "trace", r.TraceID, "kind", r.Kind)
+	}
 }
 
 // Final tells the sender of a message FAILED or ABANDONED. When it returns nil
@@ -30,23 +36,29 @@ func (o *Outbox) Final(ctx context.Context, r envelope.Report) error {
 		return nil // a gateway asks, it does not send briefs
 	}
 	if r.SenderHost == o.cfg.Host {
-		return o.Settle(ctx, r)
+		return o.settle(ctx, r)
 	}
 	env := o.reportEnvelope(r, envelope.ReportID(r.MsgID, r.Recipient, r.Kind))
-	in := store.Intent{
+	lock := o.stripe(env.MsgID)
+	lock.Lock()
+	defer lock.Unlock()
+	if _, found, err := o.intent(env.MsgID); err != nil || found {
+		return err // it is on its way, or there
+	}
+	op := &open{intent: store.Intent{
 		MsgID: env.MsgID, TraceID: env.TraceID, Kind: string(env.Kind), From: env.From, To: env.To,
 		ToHost: r.SenderHost, InReplyTo: env.InReplyTo, Reason: env.Reason, Hops: env.Hops,
 		TS: env.TS, ExpiresAt: env.ExpiresAt, State: store.IntentIntended,
-	}
-	if known, found, err := o.intent(env.MsgID); err != nil || found && known.State == store.IntentEnded {
-		return err
-	}
-	if err := o.commit(ctx, &in, func(*store.Tx) error { return nil }); err != nil {
+	}}
+	if err := o.commit(ctx, op, nil); err != nil {
 		return err
 	}
 	o.traceEnv("reported", env, string(env.Kind), env.Reason)
 	o.signal(env)
-	o.later(func(ctx context.Context) { o.publishReport(ctx, env) })
+	o.mu.Lock()
+	o.fallBehind(op) // the durable copy
+	o.mu.Unlock()
+	o.nudge()
 	return nil
 }
 
@@ -62,35 +74,23 @@ func (o *Outbox) reportEnvelope(r envelope.Report, msgID string) *envelope.Envel
 	}
 }
 
-// signal publishes on the signal lane, if there is a connection now.
+// signal publishes on the signal lane, if there is a connection.
 func (o *Outbox) signal(env *envelope.Envelope) {
-	if o.cfg.Broker == nil {
+	if !o.connected() {
 		return
 	}
-	o.later(func(ctx context.Context) {
-		if ok, _ := o.cfg.Broker.Connected(); !ok {
-			return
-		}
-		outcome, err := o.send(ctx, envelope.LaneSignal, env, nil)
-		if outcome != fabric.Confirmed {
-			o.log.Debug("a signal was not taken; its outcome will be asked for", "kind", env.Kind, "trace", env.TraceID, "outcome", outcome, "error", err)
-		}
-	})
+	if !o.later(func(ctx context.Context) { o.publishSignal(ctx, env) }) {
+		o.log.Warn("too much waits to be published; a signal was dropped, its outcome will be asked for", "kind", env.Kind, "trace", env.TraceID)
+	}
 }
 
-// publishReport sends the durable copy. Without a connection the intent waits
-// for the next one.
-func (o *Outbox) publishReport(ctx context.Context, env *envelope.Envelope) {
-	if o.cfg.Broker == nil {
-		return
+func (o *Outbox) publishSignal(ctx context.Context, env *envelope.Envelope) fabric.Outcome {
+	if !o.connected() {
+		return fabric.NotSent
 	}
-	if ok, _ := o.cfg.Broker.Connected(); !ok {
-		return
+	outcome, err := o.send(ctx, envelope.LaneSignal, env, nil)
+	if outcome != fabric.Confirmed {
+		o.log.Debug("a signal was not taken; its outcome will be asked for", "kind", env.Kind, "trace", env.TraceID, "outcome", outcome, "error", err)
 	}
-	outcome, err := o.send(ctx, envelope.LaneMail, env, func(word fabric.Outcome) { o.word(env, word) })
-	switch outcome {
-	case fabric.Returned, fabric.Nacked, fabric.Refused:
-		o.log.Warn("a report could not be delivered: its sender's inbox is full or gone", "kind", env.Kind,
-			"msg", env.InReplyTo, "trace", env.TraceID, "outcome", outcome, "error", err)
-	}
+	return outcome
 }

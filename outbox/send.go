@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"strings"
 	"time"
 	"unicode/utf8"
 
-	"fleetd/fabric"
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/fault"
@@ -22,13 +22,17 @@ type Request struct {
 	Life           time.Duration // 0: 15 min
 	Key            string        // idempotency key, may be empty
 	QueueIfOffline bool
-	// Leaving is called with the message's id before it leaves, so that its
-	// answer finds a waiter.
+	// Hops of this message: one more than those of the one because of which it
+	// is sent; 0 if there is none (design §4).
+	Hops int
+	// Leaving is called once with the message's id before it leaves, so that
+	// its answer finds a waiter; not at all if nothing leaves.
 	Leaving func(msgID string)
 
 	kind    envelope.Kind // SEND unless answering
 	answers store.Brief
 	also    func(*store.Tx) error // committed together with the intent
+	undo    func(*store.Tx) error // committed together with its end, if it is refused
 	target  *roster.Target
 }
 
@@ -40,12 +44,15 @@ type Sent struct {
 	To        roster.Target
 	ExpiresAt time.Time
 	Repeated  bool   // its idempotency key was used before: nothing new was sent
-	Outcome   string // of a repeated one, "" if none is known yet
-	Reason    string
+	Outcome   string // of a repeated one: waiting, injected, drained, failed; "" if none is known
+	Reason    string // an error code of a failure, or why it waits
 }
+
+const maxHops = 32
 
 // Send accepts one message, or says why not. Without an error it is in a
 // durable place: the store of this host for an entity here, else the broker.
+// IN_DOUBT says that it may be; what becomes of it is then told by mail.
 func (o *Outbox) Send(ctx context.Context, r Request) (Sent, error) {
 	if r.kind == "" {
 		r.kind = envelope.Send
@@ -56,9 +63,6 @@ func (o *Outbox) Send(ctx context.Context, r Request) (Sent, error) {
 	target, err := o.resolve(r)
 	if err != nil {
 		return Sent{}, err
-	}
-	if target.Gone && r.kind == envelope.Send {
-		return Sent{}, fault.New(fault.PaneGone, "%s has ended and will not come back; nothing was sent. Ask bridge_roster who is there", target.Address())
 	}
 	r.target = &target
 	if r.Key == "" {
@@ -78,30 +82,43 @@ func (o *Outbox) check(r Request) error {
 		return fault.New(fault.BadContent, "the content is not valid UTF-8; send text, and binary data as a file path")
 	case r.Life < 0 || r.Life > o.cfg.MaxLife:
 		return fault.New(fault.BadRequest, "a message lives for 1 second to %s; choose expires_in_seconds within that", o.cfg.MaxLife)
-	case r.answers.Hops+1 > maxHops && r.kind == envelope.Reply:
+	case r.hops() > maxHops:
 		return fault.New(fault.Loop, "this exchange went back and forth %d times; it was stopped, ask a person whether to go on", maxHops)
 	}
 	return nil
 }
 
-const maxHops = 32
+func (r Request) hops() int {
+	if r.kind == envelope.Reply {
+		return r.answers.Hops + 1
+	}
+	return r.Hops
+}
 
-// resolve finds the recipient. Without a connection nobody but an entity of
-// this host can be told not to exist.
+// resolve finds the recipient. That somebody of another host does not exist is
+// only said from a current view over a link that is up (design §5, §8).
 func (o *Outbox) resolve(r Request) (roster.Target, error) {
 	if r.target != nil {
 		return *r.target, nil
 	}
 	target, err := o.cfg.Directory.Resolve(r.To)
-	if err != nil {
-		if fault.Is(err, fault.UnknownRecipient) && o.cfg.Broker != nil && !o.cfg.Directory.Current() {
-			if ok, reason := o.cfg.Broker.Connected(); !ok {
-				return target, brokerDown(reason)
-			}
-		}
+	if !fault.Is(err, fault.UnknownRecipient) || o.cfg.Broker == nil || o.here(r.To) {
 		return target, err
 	}
-	return target, nil
+	if ok, reason := o.cfg.Broker.Connected(); !ok {
+		return target, brokerDown(reason)
+	}
+	if !o.cfg.Directory.Current() {
+		return target, fault.Wrap(err, fault.BrokerDown, "nobody is known as %.120q, but what this host knows of the others is old, and nothing was sent. Try again in some seconds", r.To)
+	}
+	return target, err
+}
+
+// here reports whether address could only mean an entity of this host: a pane,
+// or a name at this host.
+func (o *Outbox) here(address string) bool {
+	_, host, qualified := strings.Cut(strings.TrimSpace(address), "@")
+	return qualified && host == o.cfg.Host || strings.Contains(address, ":")
 }
 
 func brokerDown(reason string) error {
@@ -123,33 +140,43 @@ func (o *Outbox) dispatch(ctx context.Context, r Request, msgID string) (Sent, e
 		}
 		return nil
 	}
-	if r.target.Local {
-		if r.Leaving != nil {
-			r.Leaving(msgID)
-		}
-		o.traceEnv("sent", env, "local", "")
-		return sent, o.local.Deliver(ctx, env, also)
+	if !r.target.Local {
+		return sent, o.remote(ctx, r, env, also)
 	}
-	return sent, o.remote(ctx, r, env, also)
+	if r.target.Gone && r.kind == envelope.Send {
+		return sent, gone(r.target)
+	}
+	r.leaving(msgID)
+	o.traceEnv("sent", env, "local", "")
+	return sent, o.local.Deliver(ctx, env, also)
+}
+
+func (r Request) leaving(msgID string) {
+	if r.Leaving != nil {
+		r.Leaving(msgID)
+	}
+}
+
+func gone(t *roster.Target) error {
+	return fault.New(fault.PaneGone, "%s has ended and will not come back; nothing was sent. Ask bridge_roster who is there", t.Address())
 }
 
 func (o *Outbox) envelope(r Request, msgID string) *envelope.Envelope {
 	now := o.cfg.Now()
 	env := &envelope.Envelope{
 		V: envelope.Version, Kind: r.kind, MsgID: msgID, TraceID: r.answers.TraceID,
-		From: r.From, To: r.target.GID, Signer: o.cfg.Host, InReplyTo: r.answers.MsgID,
+		From: r.From, To: r.target.GID, Signer: o.cfg.Host, InReplyTo: r.answers.MsgID, Hops: r.hops(),
 		TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.Life(r.kind, r.Life)).UnixMilli(), Body: r.Content,
 	}
 	if env.TraceID == "" {
 		env.TraceID = o.cfg.NewTrace()
-	} else {
-		env.Hops = r.answers.Hops + 1
 	}
 	return env
 }
 
 // remote takes the way over the broker, in the order of design §5.
 func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, also func(*store.Tx) error) error {
+	to := r.target.Address()
 	if o.cfg.Broker == nil {
 		return fault.New(fault.BrokerDown, "%s lives on %s, and this gateway has no broker; set broker.uri to reach other hosts", r.target.Name, r.target.Host)
 	}
@@ -157,134 +184,30 @@ func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, 
 		return brokerDown(reason)
 	}
 	away := r.target.HostState != roster.Online
+	if r.kind == envelope.Send && r.target.Gone {
+		return gone(r.target)
+	}
 	if away && r.kind == envelope.Send && !r.QueueIfOffline {
-		return fault.New(fault.HostOffline, "the host of %s is %s; nothing was sent. Say queue_if_offline to leave it in its inbox, or send to somebody else", r.target.Address(), r.target.HostState)
+		return fault.New(fault.HostOffline, "the host of %s is %s; nothing was sent. Say queue_if_offline to leave it in its inbox, or send to somebody else", to, r.target.HostState)
 	}
-	if err := o.cfg.Broker.Reachable(ctx, r.From); err != nil {
+	if err := o.cfg.Broker.Reachable(ctx, env.From); err != nil {
 		return err
 	}
-	if err := o.afterResent(ctx); err != nil {
+	if err := o.behindOlder(ctx, env.From); err != nil {
 		return err
 	}
-	in := store.Intent{
+	op := &open{flight: true, pinned: true, away: away, undo: r.undo, intent: store.Intent{
 		MsgID: env.MsgID, TraceID: env.TraceID, Kind: string(env.Kind), From: env.From, To: env.To,
-		ToHost: r.target.Host, ToName: r.target.Address(), ToKind: r.target.Kind, InReplyTo: env.InReplyTo,
+		ToHost: r.target.Host, ToName: to, ToKind: r.target.Kind, InReplyTo: env.InReplyTo,
 		Hops: env.Hops, TS: env.TS, ExpiresAt: env.ExpiresAt, State: store.IntentIntended, Body: env.Body, Key: r.Key,
-		Recipients: []store.Recipient{{GID: env.To, Host: r.target.Host, Name: r.target.Address()}},
-	}
-	if err := o.commit(ctx, &in, also); err != nil {
+		Recipients: []store.Recipient{{GID: env.To, Host: r.target.Host, Name: to}},
+	}}
+	if err := o.commit(ctx, op, also); err != nil {
 		return err
 	}
-	if r.Leaving != nil {
-		r.Leaving(env.MsgID)
-	}
+	r.leaving(env.MsgID)
 	o.traceEnv("sent", env, "intended", "")
-	return o.publish(ctx, env, r.target.Address(), away)
-}
-
-// commit makes the intent durable before anything leaves.
-func (o *Outbox) commit(ctx context.Context, in *store.Intent, also func(*store.Tx) error) error {
-	err := o.cfg.Store.Write(ctx, func(tx *store.Tx) error {
-		if err := tx.PutIntent(*in); err != nil {
-			return err
-		}
-		return also(tx)
-	})
-	if err != nil {
-		return err
-	}
-	kept := *in
-	kept.Body = nil
-	o.mu.Lock()
-	o.keepOpen(kept)
-	o.mu.Unlock()
-	return nil
-}
-
-// publish sends an intent's envelope and turns the broker's word into the
-// intent's state and the caller's answer.
-func (o *Outbox) publish(ctx context.Context, env *envelope.Envelope, to string, away bool) error {
-	outcome, err := o.send(ctx, envelope.LaneMail, env, func(word fabric.Outcome) { o.word(env, word) })
-	o.traceEnv("published", env, outcome.String(), "")
-	switch outcome {
-	case fabric.NotSent:
-		o.word(env, fabric.Refused) // nothing left: the same key may try again
-		return err
-	case fabric.Confirmed:
-		if away {
-			return o.renew(ctx, env, to)
-		}
-		return nil
-	case fabric.Returned:
-		return fault.New(fault.Unroutable, "%s has no inbox on the broker any more; nothing was delivered. Ask bridge_roster who is there", to)
-	case fabric.Nacked:
-		if full, ferr := o.cfg.Broker.InboxFull(ctx, env.To); ferr == nil && full {
-			return fault.New(fault.InboxFull, "the inbox of %s is full; nothing was delivered. Wait until it has been read, then send again", to)
-		}
-		return fault.New(fault.BrokerRefused, "the broker refused the message; nothing was delivered. Try again later, and tell whoever runs the broker if it goes on")
-	case fabric.Refused:
-		return fault.Wrap(err, fault.BrokerRefused, "the broker refused the message; nothing was delivered. Its log and ours say why")
-	}
-	if env.Kind == envelope.Send {
-		return fault.Wrap(err, fault.InDoubt, "the connection broke while the message was on its way; it may arrive until %s. Do not send it again: you will be told what became of it", env.Expiry().UTC().Format(time.RFC3339))
-	}
-	return fault.Wrap(err, fault.InDoubt, "the connection broke while the message was on its way; the gateway publishes it again by itself. Do not send it again")
-}
-
-// send signs and publishes.
-func (o *Outbox) send(ctx context.Context, lane envelope.Lane, env *envelope.Envelope, settled func(fabric.Outcome)) (fabric.Outcome, error) {
-	if err := o.cfg.Sign(env); err != nil {
-		return fabric.NotSent, err
-	}
-	return o.cfg.Broker.Publish(ctx, lane, env, settled)
-}
-
-// word applies the broker's word to the intent. It may come late, and an
-// outcome from the recipient may have overtaken it.
-func (o *Outbox) word(env *envelope.Envelope, outcome fabric.Outcome) {
-	o.change(env.MsgID, func(op *open) {
-		in := &op.intent
-		switch outcome {
-		case fabric.Confirmed:
-			if in.State == store.IntentIntended || in.State == store.IntentInDoubt {
-				in.State = store.IntentAccepted
-			}
-			// Only a brief to a worker has an outcome to wait for.
-			if !watched(*in) {
-				in.State, in.Outcome = store.IntentEnded, outcomeAccepted
-			}
-		case fabric.Returned:
-			in.State, in.Outcome, in.OutcomeReason = store.IntentEnded, outcomeRefused, string(fault.Unroutable)
-		case fabric.Nacked, fabric.Refused:
-			in.State, in.Outcome, in.OutcomeReason = store.IntentEnded, outcomeRefused, string(fault.BrokerRefused)
-		case fabric.InDoubt:
-			if in.State == store.IntentIntended {
-				in.State = store.IntentInDoubt
-			}
-		}
-	})
-}
-
-// watched reports whether the recipient's gateway will tell an outcome.
-func watched(in store.Intent) bool {
-	return envelope.Kind(in.Kind).Brief() && in.ToKind == "worker"
-}
-
-// renew follows mail to a host that is not seen alive with a passive declare
-// of its inbox, which renews the lease that publishing does not (design §3).
-func (o *Outbox) renew(ctx context.Context, env *envelope.Envelope, to string) error {
-	exists, err := o.cfg.Broker.Renew(ctx, env.To)
-	if err != nil {
-		o.log.Warn("the lease of an inbox could not be renewed", "to", to, "error", err)
-		return nil
-	}
-	if exists {
-		return nil
-	}
-	o.change(env.MsgID, func(op *open) {
-		op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, outcomeRefused, string(fault.Unroutable)
-	})
-	return fault.New(fault.Unroutable, "%s has no inbox on the broker any more; nothing was delivered. Ask bridge_roster who is there", to)
+	return o.publish(ctx, op, env, to)
 }
 
 // Answer is a reply to one brief.
@@ -294,7 +217,7 @@ type Answer struct {
 	Content []byte
 	Key     string
 	Also    func(*store.Tx) error // committed together with the answer
-	Undo    func(*store.Tx) error // committed when nothing can have arrived
+	Undo    func(*store.Tx) error // committed if what Also went with is refused: nothing can have arrived
 }
 
 // Reply answers a brief. It is always tried: the inbox of the one who asked is
@@ -305,14 +228,10 @@ func (o *Outbox) Reply(ctx context.Context, a Answer) (Sent, error) {
 		target = found
 	}
 	target.Local = o.local.Owns(a.Brief.Sender)
-	sent, err := o.Send(ctx, Request{
+	return o.Send(ctx, Request{
 		From: a.From, Content: a.Content, Key: a.Key, QueueIfOffline: true,
-		kind: envelope.Reply, answers: a.Brief, also: a.Also, target: &target,
+		kind: envelope.Reply, answers: a.Brief, also: a.Also, undo: a.Undo, target: &target,
 	})
-	if err != nil && a.Undo != nil && !fault.Is(err, fault.InDoubt) {
-		o.cfg.Store.Later(a.Undo)
-	}
-	return sent, err
 }
 
 // hash tells whether two calls with one idempotency key ask for the same.

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 
+	"fleetd/fabric"
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
@@ -11,36 +12,42 @@ import (
 // Signal takes a verified INJECTED, DEFERRED, FAILED or ABANDONED from the
 // signal lane.
 func (o *Outbox) Signal(ctx context.Context, env *envelope.Envelope) error {
-	return o.Settle(ctx, envelope.ReportOf(env))
+	return o.settle(ctx, envelope.ReportOf(env))
 }
 
 // Outcome takes a FAILED or ABANDONED that came by mail; it returns once it is
 // committed.
 func (o *Outbox) Outcome(ctx context.Context, env *envelope.Envelope) error {
-	return o.Settle(ctx, envelope.ReportOf(env))
+	return o.settle(ctx, envelope.ReportOf(env))
 }
 
 // Arrived is told of mail that answers something sent from here. A reply means
 // that the message had been injected, whatever was reported before.
 func (o *Outbox) Arrived(env *envelope.Envelope) {
+	lock := o.stripe(env.InReplyTo)
+	lock.Lock()
+	defer lock.Unlock()
 	in, found, err := o.intent(env.InReplyTo)
 	if err != nil {
 		o.log.Error("an answered intent could not be read", "msg", env.InReplyTo, "error", err)
 		return
 	}
-	if !found || in.To != env.From || in.Outcome == outcomeInjected {
+	if !found || in.To != env.From || in.Outcome == outcomeReplied {
 		return
 	}
-	o.conclude(in, outcomeInjected, "")
-	// The signal behind it will find nothing to tell any more.
-	o.tell(in.MsgID, Progress{Kind: envelope.Injected})
-	o.trace("resolved", in.MsgID, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, "REPLY")
+	o.conclude(in, outcomeReplied, "")
+	if in.Outcome != outcomeInjected {
+		// The signal behind it will find nothing to tell any more.
+		o.tell(in.MsgID, Progress{Kind: envelope.Injected})
+		o.trace("resolved", in.MsgID, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, "REPLY")
+	}
 }
 
-// Settle takes one outcome of one message. INJECTED outranks ABANDONED, this
+// settle takes one outcome of one message. INJECTED outranks ABANDONED, this
 // FAILED, this our own verdict, in whatever order they come (design §5); what
-// contradicts what was told is one more notice.
-func (o *Outbox) Settle(ctx context.Context, r envelope.Report) error {
+// contradicts what was told is one more notice. Of a message to an entity of
+// this host there is no intent: the inbox's own records keep that order.
+func (o *Outbox) settle(ctx context.Context, r envelope.Report) error {
 	lock := o.stripe(r.MsgID)
 	lock.Lock()
 	defer lock.Unlock()
@@ -48,26 +55,26 @@ func (o *Outbox) Settle(ctx context.Context, r envelope.Report) error {
 	if err != nil {
 		return err
 	}
-	if found && in.To != r.Recipient {
+	_, answer := envelope.GatewayHost(r.Sender) // to our QUERY
+	switch {
+	case found && in.To != r.Recipient:
 		o.log.Warn("a report about a message came from somebody who did not get it", "msg", r.MsgID, "trace", r.TraceID)
 		return nil
-	}
-	if found {
-		r.Sender = in.From // a QUERY's answer is addressed to the gateway
+	case found:
+		r.Sender = in.From
+	case answer:
+		return nil // about a message that is forgotten
 	}
 	switch r.Kind {
 	case envelope.Deferred:
-		o.deferred(r)
+		o.deferred(r, in, found, answer)
 		return nil
 	case envelope.Injected:
 		return o.injected(ctx, r, in, found)
 	case envelope.Failed:
-		if found && in.Outcome != "" && in.Outcome != outcomeAccepted && in.Outcome != outcomeVerdict {
-			return nil // told already, or it is known to have been injected
-		}
-		return o.notice(ctx, r, in, found, outcomeFailed)
+		return o.failed(ctx, r, in, found)
 	case envelope.Abandoned:
-		if found && in.Outcome == outcomeAbandoned {
+		if in.Outcome == outcomeAbandoned || in.Outcome == outcomeReplied {
 			return nil
 		}
 		return o.notice(ctx, r, in, found, outcomeAbandoned)
@@ -75,84 +82,126 @@ func (o *Outbox) Settle(ctx context.Context, r envelope.Report) error {
 	return nil
 }
 
-func (o *Outbox) deferred(r envelope.Report) {
-	open := o.change(r.MsgID, func(op *open) {
-		op.asked = op.asked.Truncate(0)
-		op.unseen = r.Reason == "UNSEEN"
-		if !op.unseen && op.intent.Outcome == "" {
-			op.intent.State, op.intent.OutcomeReason = store.IntentDeferred, r.Reason
+// deferred notes that a message has not been injected, and why.
+func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool) {
+	unseen := r.Reason == reasonUnseen
+	if !found {
+		if !unseen {
+			o.tell(r.MsgID, Progress{Kind: envelope.Deferred, Reason: r.Reason})
 		}
-	})
-	if r.Reason == "UNSEEN" {
 		return
 	}
-	if open {
-		o.trace("resolved", r.MsgID, r.TraceID, "", r.Sender, r.Recipient, "deferred", r.Reason)
+	if !unseen && in.Outcome == outcomeDead && in.ToKind != worker && in.State == store.IntentAccepted {
+		o.conclude(in, outcomeAccepted, "") // what died was a copy
+		return
 	}
-	o.tell(r.MsgID, Progress{Kind: envelope.Deferred, Reason: r.Reason})
+	now := o.cfg.Now()
+	open := o.change(r.MsgID, func(op *open) bool {
+		op.answered = op.answered || answer && !op.asked.IsZero()
+		if unseen {
+			return false
+		}
+		in := &op.intent
+		if in.Outcome == outcomeDead {
+			in.Outcome = "" // what died was a copy
+			op.askNow(now)
+			op.asksNext(now)
+		}
+		if in.Queries == 0 {
+			op.asksNext(now) // not silent: the first QUERY is not needed
+		}
+		in.State, in.OutcomeReason = store.IntentDeferred, r.Reason
+		return true
+	})
+	if open && !unseen {
+		o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, "deferred", r.Reason)
+		o.tell(r.MsgID, Progress{Kind: envelope.Deferred, Reason: r.Reason})
+	}
 }
+
+// reasonUnseen in a DEFERRED answers a QUERY: the message has not arrived.
+const reasonUnseen = "UNSEEN"
 
 // injected ends the wait for an outcome. Whoever waits is told; if nobody does,
 // it is a notice, and so is a correction of what was told before.
 func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Intent, found bool) error {
-	if found && (in.Outcome == outcomeInjected || in.Outcome == outcomeAbandoned) {
-		return nil
-	}
-	told := o.tell(r.MsgID, Progress{Kind: envelope.Injected})
-	correction := found && (in.Outcome == outcomeFailed || in.Outcome == outcomeVerdict)
-	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, outcomeInjected, "")
-	if told && !correction {
-		if found {
-			o.conclude(in, outcomeInjected, "")
-		}
-		return nil
-	}
-	return o.notice(ctx, r, in, found, outcomeInjected)
-}
-
-// conclude records the last word on an intent, open or ended.
-func (o *Outbox) conclude(in store.Intent, outcome, reason string) {
-	if o.change(in.MsgID, func(op *open) {
-		op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, outcome, reason
-	}) {
-		return
-	}
-	in.State, in.Outcome, in.OutcomeReason, in.EndedAt = store.IntentEnded, outcome, reason, o.cfg.Now().UnixMilli()
-	o.cfg.Store.Later(keepIntent(in))
-}
-
-// notice commits a report as mail of the sender together with the end of its
-// intent, so that a crash tells it neither never nor twice.
-func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent, found bool, outcome string) error {
-	env := o.reportEnvelope(r, envelope.ReportID(r.MsgID, r.Recipient, r.Kind))
-	if found {
-		env.Signer = in.ToHost
-	}
-	in.State, in.OutcomeReason, in.EndedAt = store.IntentEnded, r.Reason, o.cfg.Now().UnixMilli()
-	if !(outcome == outcomeAbandoned && in.Outcome == outcomeInjected) {
-		in.Outcome = outcome
-	} else {
-		in.Outcome = outcomeAbandoned
-	}
-	err := o.local.Deliver(ctx, env, func(tx *store.Tx) error {
-		if !found {
-			return nil
-		}
-		return keepIntent(in)(tx)
-	})
-	if fault.Is(err, fault.UnknownRecipient) || fault.Is(err, fault.PaneGone) || fault.Is(err, fault.InboxFull) {
-		o.log.Warn("a report has nobody to read it", "kind", r.Kind, "msg", r.MsgID, "trace", r.TraceID, "error", err)
-		if found {
-			o.conclude(in, in.Outcome, in.OutcomeReason)
-		}
-		return nil
-	}
-	if err != nil {
-		return err
+	correction := false
+	switch in.Outcome {
+	case outcomeInjected, outcomeReplied, outcomeAbandoned:
+		return nil // only what was injected is abandoned
+	case outcomeFailed, outcomeVerdict, outcomeRefused:
+		correction = true
 	}
 	o.mu.Lock()
-	delete(o.open, r.MsgID)
+	if op := o.live(r.MsgID); op != nil && op.doubted {
+		correction = true
+	}
 	o.mu.Unlock()
-	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, outcome, r.Reason)
+	told := o.tell(r.MsgID, Progress{Kind: envelope.Injected})
+	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, outcomeInjected, "")
+	switch {
+	case !found && r.SenderHost != o.cfg.Host:
+		return nil // about a message that is forgotten
+	case told && !correction:
+	case found && in.ToKind != worker && in.State == store.IntentAccepted && !correction:
+		// It was fetched from an inbox in which it is known to have been.
+	default:
+		return o.notice(ctx, r, in, found, outcomeInjected)
+	}
+	if found {
+		o.conclude(in, outcomeInjected, "")
+	}
 	return nil
+}
+
+func (o *Outbox) failed(ctx context.Context, r envelope.Report, in store.Intent, found bool) error {
+	switch in.Outcome {
+	case outcomeInjected, outcomeReplied, outcomeAbandoned, outcomeFailed:
+		return nil // known better, or told
+	case outcomeVerdict, outcomeRefused:
+		if in.OutcomeReason == r.Reason {
+			o.conclude(in, outcomeFailed, r.Reason) // told in the same words
+			return nil
+		}
+	}
+	return o.notice(ctx, r, in, found, outcomeFailed)
+}
+
+// tellRefused ends an intent of which nothing can arrive, when nobody waits
+// for the broker's word any more: with a notice, unless it is a report.
+func (o *Outbox) tellRefused(ctx context.Context, msgID string, code fault.Code) error {
+	lock := o.stripe(msgID)
+	lock.Lock()
+	defer lock.Unlock()
+	in, found, err := o.intent(msgID)
+	if err != nil || !found {
+		return err
+	}
+	switch in.Outcome {
+	case "", outcomeAccepted, outcomeDead:
+	default:
+		return nil // its end is known and told
+	}
+	if kind := envelope.Kind(in.Kind); !kind.Brief() && kind != envelope.Reply {
+		o.log.Warn("a report cannot be delivered: the inbox of its reader is full or gone", "kind", kind,
+			"msg", in.InReplyTo, "trace", in.TraceID, "reason", code)
+		o.conclude(in, outcomeRefused, string(code))
+		return nil
+	}
+	return o.notice(ctx, failed(in, code), in, true, outcomeRefused)
+}
+
+// tellLate does so for a refusal that came after its publisher had given up.
+func (o *Outbox) tellLate(ctx context.Context, op *open) {
+	defer o.told(op)
+	o.mu.Lock()
+	in, w := op.intent, op.word
+	o.mu.Unlock()
+	if err := o.tellRefused(ctx, in.MsgID, o.why(ctx, in.To, w, nil)); err != nil {
+		o.log.Error("a refused message could not be told yet", "msg", in.MsgID, "trace", in.TraceID, "error", err)
+	}
+}
+
+func (op *open) refused() bool {
+	return op.word == fabric.Returned || op.word == fabric.Nacked || op.word == fabric.Refused
 }

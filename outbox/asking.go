@@ -1,0 +1,225 @@
+package outbox
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fabric"
+	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+const (
+	firstQuery = 5 * time.Second  // after a silent SEND (design §5)
+	nextQuery  = time.Minute      // then 1, 4, 16 … minutes
+	lastGrace  = 60 * time.Second // after expiresAt, before the last word
+	answerWait = 10 * time.Second // for the answer to a QUERY that decides
+	// unreachable is how long the last word waits for a link over which the
+	// recipient can be asked.
+	unreachable = 24 * time.Hour
+)
+
+// peer is another gateway, as far as asking it is concerned.
+type peer struct {
+	boot   uint64
+	online bool
+	lag    time.Duration // how far its clock is behind ours
+}
+
+// view is what the loop sees when it looks.
+type view struct {
+	now  time.Time
+	up   bool
+	down time.Duration            // for how long the link has been down
+	lag  map[string]time.Duration // of peers' clocks behind ours
+}
+
+// look does what is due for everything that is open.
+func (o *Outbox) look() {
+	v, fresh := o.view()
+	var ask []question
+	o.mu.Lock()
+	if v.up {
+		o.resend()
+	}
+	for _, op := range o.open {
+		switch {
+		case op.ended() || op.ending || op.telling:
+		case op.doubted && op.refused():
+			op.telling = o.later(func(ctx context.Context) { o.tellLate(ctx, op) })
+		case !op.kind().Brief():
+		case op.verdict(v) != "":
+			op.telling = o.later(func(ctx context.Context) { o.lastWord(ctx, op, v) })
+		case v.up:
+			if fresh[op.intent.ToHost] {
+				op.askNow(v.now)
+			}
+			if q, due := op.due(v); due {
+				ask = append(ask, q)
+			}
+		}
+	}
+	o.mu.Unlock()
+	for _, q := range ask {
+		o.query(q)
+	}
+	o.flush()
+}
+
+// view looks around: at the link, and at other gateways. Those whose boot is
+// new or that are heard again are fresh: they may know more than they could say
+// (design §5).
+func (o *Outbox) view() (v view, fresh map[string]bool) {
+	v = view{now: o.cfg.Now(), up: o.connected(), lag: map[string]time.Duration{}}
+	fresh = map[string]bool{}
+	var hosts []roster.HostView
+	if o.cfg.Broker != nil {
+		hosts = o.cfg.Directory.Hosts()
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if v.up || o.linked.IsZero() { // without a link the wait for one begins with the first look
+		o.linked = v.now
+	}
+	v.down = v.now.Sub(o.linked)
+	for _, h := range hosts {
+		old := o.peers[h.Host]
+		p := peer{boot: h.Boot, online: h.Local || h.State == roster.Online, lag: old.lag}
+		if h.Age >= 0 {
+			p.lag = max(0, -h.Offset)
+		}
+		fresh[h.Host] = p.online && (!old.online || old.boot != p.boot)
+		o.peers[h.Host], v.lag[h.Host] = p, p.lag
+	}
+	return v, fresh
+}
+
+// question is one QUERY about to be sent.
+type question struct {
+	op      *open
+	in      store.Intent
+	decides bool
+}
+
+// over reports whether the last word on a message may be said: by his clock
+// its recipient can no longer be beginning to inject it.
+func (op *open) over(v view) bool {
+	return !v.now.Before(time.UnixMilli(op.intent.ExpiresAt).Add(lastGrace + v.lag[op.intent.ToHost]))
+}
+
+// due says whether to ask now, and notes that it was asked; Outbox.mu is held.
+func (op *open) due(v view) (question, bool) {
+	in := &op.intent
+	switch {
+	case !op.asked.IsZero():
+		return question{}, false // that one decides
+	case op.over(v) || in.Outcome == outcomeDead:
+		op.asked, op.answered = v.now, false
+		return question{op, *in, true}, true
+	case in.NextQuery == 0:
+		in.NextQuery = time.UnixMilli(in.TS).Add(firstQuery).UnixMilli()
+	}
+	if v.now.UnixMilli() < in.NextQuery {
+		return question{}, false
+	}
+	op.asksNext(v.now)
+	return question{op, *in, false}, true
+}
+
+// asksNext sets the time of the next QUERY.
+func (op *open) asksNext(now time.Time) {
+	in := &op.intent
+	in.NextQuery = now.Add(nextQuery << (2 * min(in.Queries, 6))).UnixMilli()
+	in.Queries++
+}
+
+// askNow begins the schedule anew at the next look; what was asked over the old
+// link may never be answered.
+func (op *open) askNow(now time.Time) {
+	op.intent.NextQuery, op.intent.Queries = now.UnixMilli(), 0
+	op.asked = time.Time{}
+}
+
+// verdict is the end that this gateway says when the recipient has not: not
+// before he was asked once more, and never earlier, since an injection may be
+// under way (design §5). What lies dead on the broker is asked for as well.
+// Only where nobody could be asked for a day it is said without.
+func (op *open) verdict(v view) fault.Code {
+	dead := op.intent.Outcome == outcomeDead
+	switch {
+	case v.up && !op.asked.IsZero() && v.now.Sub(op.asked) >= answerWait:
+		switch {
+		case dead:
+			return fault.Code(op.intent.OutcomeReason)
+		case op.answered:
+			return fault.Expired
+		}
+		return fault.InDoubt
+	case !v.up && !dead && op.over(v) && v.down > unreachable:
+		return fault.InDoubt
+	}
+	return ""
+}
+
+// query asks the recipient's gateway what became of a message. One that did
+// not leave is asked again at the next look.
+func (o *Outbox) query(q question) {
+	now := o.cfg.Now()
+	env := &envelope.Envelope{
+		V: envelope.Version, Kind: envelope.Query, MsgID: o.cfg.NewID(), TraceID: q.in.TraceID,
+		From: envelope.GatewayAddress(o.cfg.Host), To: q.in.To, Signer: o.cfg.Host, InReplyTo: q.in.MsgID,
+		TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.Life(envelope.Query, 0)).UnixMilli(),
+	}
+	o.trace("asked", q.in.MsgID, q.in.TraceID, string(envelope.Query), q.in.From, q.in.To, "", "")
+	if !o.later(func(ctx context.Context) {
+		if o.publishSignal(ctx, env) == fabric.NotSent {
+			o.unasked(q)
+		}
+	}) {
+		o.unasked(q)
+	}
+}
+
+func (o *Outbox) unasked(q question) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if q.decides {
+		q.op.asked = time.Time{}
+		return
+	}
+	q.op.intent.NextQuery, q.op.intent.Queries = o.cfg.Now().UnixMilli(), max(0, q.op.intent.Queries-1)
+}
+
+// lastWord tells the sender the end that this gateway has come to.
+func (o *Outbox) lastWord(ctx context.Context, op *open, v view) {
+	defer o.told(op)
+	lock := o.stripe(op.id)
+	lock.Lock()
+	defer lock.Unlock()
+	o.mu.Lock()
+	in, code := op.intent, op.verdict(v)
+	o.mu.Unlock()
+	if code == "" || in.State == store.IntentEnded {
+		return // a word came in between
+	}
+	if err := o.notice(ctx, failed(in, code), in, true, outcomeVerdict); err != nil {
+		o.log.Error("the last word on a message could not be told yet", "msg", in.MsgID, "trace", in.TraceID, "error", err)
+	}
+}
+
+// told lets the loop look at an intent again.
+func (o *Outbox) told(op *open) {
+	o.mu.Lock()
+	op.telling = false
+	o.mu.Unlock()
+}
+
+// failed is the report of this gateway itself about a message of its own.
+func failed(in store.Intent, code fault.Code) envelope.Report {
+	return envelope.Report{
+		Kind: envelope.Failed, Reason: string(code), MsgID: in.MsgID, TraceID: in.TraceID,
+		Sender: in.From, Recipient: in.To, Hops: in.Hops,
+	}
+}

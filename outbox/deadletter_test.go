@@ -1,0 +1,152 @@
+package outbox
+
+import (
+	"testing"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+)
+
+// died is the dead letter of a message that was sent.
+func (w *world) died(s Sent, to, reason string) {
+	w.t.Helper()
+	for _, e := range w.broker.mail() {
+		if e.MsgID == s.MsgID {
+			must(w.t, w.out.DeadLetter(e, reason))
+			return
+		}
+	}
+	w.t.Fatalf("%s was never published", s.MsgID)
+}
+
+// Fault: a dead letter believed before its recipient was asked, told twice,
+// or never.
+func TestADeadLetterIsToldOnceItsRecipientWasAsked(t *testing.T) {
+	for _, to := range []string{"coder", "chief"} {
+		for reason, want := range map[string]string{"expired": "FAILED EXPIRED", "maxlen": "FAILED INBOX_FULL", "rejected": "FAILED REFUSED", "?": "FAILED REFUSED"} {
+			for _, crash := range []bool{false, true} {
+				w := newWorld(t)
+				w.turn()
+				s := w.sent(Request{To: to})
+				w.died(s, to, reason)
+				if crash {
+					w.crash()
+					w.reconnect()
+				}
+				w.turn()
+				if w.broker.queries(s.MsgID) != 1 {
+					t.Fatalf("%s: asked %d times", to, w.broker.queries(s.MsgID))
+				}
+				w.after(answerWait - time.Second)
+				w.wantNotices(s.MsgID)
+				w.after(time.Second)
+				w.wantNotices(s.MsgID, want)
+				w.died(s, to, reason)
+				w.after(time.Hour)
+				w.wantNotices(s.MsgID, want)
+			}
+		}
+	}
+}
+
+// Fault: FAILED said of a brief that was injected, or that waits, because a
+// copy of it died.
+func TestADeadLetterMayBeACopy(t *testing.T) {
+	w := newWorld(t)
+	w.turn()
+	s := w.sent(Request{})
+	w.died(s, "coder", "rejected")
+	w.turn()
+	w.answers(envelope.Injected, "", s.MsgID)
+	w.after(time.Hour)
+	w.wantNotices(s.MsgID, "INJECTED")
+	w.died(s, "coder", "rejected")
+	w.after(time.Hour)
+	w.wantNotices(s.MsgID, "INJECTED")
+
+	s = w.sent(Request{Life: time.Hour})
+	w.died(s, "coder", "rejected")
+	w.turn()
+	w.answers(envelope.Deferred, "BUSY", s.MsgID)
+	w.after(30 * time.Minute)
+	w.wantNotices(s.MsgID)
+	w.signal(envelope.Injected, "", s.MsgID)
+	w.wantNotices(s.MsgID, "INJECTED")
+
+	for _, kind := range []envelope.Kind{envelope.Injected, envelope.Deferred} { // fetched, or held
+		s = w.sent(Request{To: "chief"})
+		w.died(s, "chief", "rejected")
+		w.turn()
+		e := report(kind, "QUEUED", s.MsgID)
+		e.From, e.To = chief, envelope.GatewayAddress("hosta")
+		must(t, w.out.Signal(t.Context(), e))
+		w.after(time.Hour)
+		w.wantNotices(s.MsgID)
+	}
+}
+
+// Fault: the recipient's own reason lost behind the broker's.
+func TestTheRecipientsReasonOutranksTheBrokers(t *testing.T) {
+	w := newWorld(t)
+	w.turn()
+	s := w.sent(Request{})
+	w.died(s, "coder", "rejected")
+	w.turn()
+	w.signal(envelope.Failed, "NOT_ALLOWED", s.MsgID)
+	w.after(time.Hour)
+	w.wantNotices(s.MsgID, "FAILED NOT_ALLOWED")
+}
+
+// Fault: a brief called in doubt for good although its dead letter says later
+// what became of it.
+func TestADeadLetterClearsUpADoubt(t *testing.T) {
+	w := newWorld(t)
+	w.turn()
+	s := w.sent(Request{Life: time.Minute})
+	w.after(5 * time.Minute)
+	w.wantNotices(s.MsgID, "FAILED IN_DOUBT")
+	w.died(s, "coder", "expired")
+	w.after(time.Minute)
+	w.wantNotices(s.MsgID, "FAILED IN_DOUBT", "FAILED EXPIRED")
+}
+
+// Fault: dead mail for nobody, of nobody or from long ago told to somebody.
+func TestADeadLetterOfAForgottenMessage(t *testing.T) {
+	w := newWorld(t)
+	w.turn()
+	env := func(from string, age time.Duration) *envelope.Envelope {
+		at := w.clock.Now().Add(-age)
+		return &envelope.Envelope{Kind: envelope.Send, MsgID: newID(), TraceID: newTrace(), From: from, To: coder, Signer: "hosta",
+			TS: at.UnixMilli(), ExpiresAt: at.Add(15 * time.Minute).UnixMilli()}
+	}
+	late, ancient, nobodys := env(boss, 5*24*time.Hour), env(boss, 9*24*time.Hour), env(gid(99), time.Hour)
+	answer := env(boss, time.Hour)
+	answer.Kind = envelope.Reply
+	for _, e := range []*envelope.Envelope{late, ancient, nobodys, answer} {
+		must(t, w.out.DeadLetter(e, "expired"))
+	}
+	w.after(time.Minute)
+	w.wantNotices(late.MsgID, "FAILED EXPIRED")
+	w.wantNotices(ancient.MsgID)
+	w.wantNotices(answer.MsgID)
+	if n := len(w.broker.sent(envelope.LaneSignal, envelope.Query)); n != 1 {
+		t.Errorf("%d questions, want 1", n)
+	}
+	if host, ok := w.out.RecipientHost(late.MsgID, coder); !ok || host != "hostb" {
+		t.Errorf("the noted host is %q, %v", host, ok)
+	}
+}
+
+// Fault: a verdict on a dead letter while nobody can be asked.
+func TestADeadLetterWaitsForTheLink(t *testing.T) {
+	w := newWorld(t)
+	s := w.sent(Request{})
+	w.broker.cut()
+	w.died(s, "coder", "expired")
+	w.after(40 * time.Hour)
+	w.wantNotices(s.MsgID)
+	w.reconnect()
+	w.after(answerWait)
+	w.wantNotices(s.MsgID, "FAILED "+string(fault.Expired))
+}

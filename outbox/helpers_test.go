@@ -1,0 +1,492 @@
+package outbox
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"fleetd/fabric"
+	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
+	"fleetd/fault"
+	"fleetd/migrations"
+	"fleetd/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience only says that something will never come.
+const patience = 20 * time.Second
+
+// The people of these tests: two senders here, a worker and a main elsewhere.
+var (
+	boss   = gid(1)
+	aide   = gid(2)
+	coder  = gid(11)
+	critic = gid(12)
+	chief  = gid(13)
+)
+
+func gid(n int) string { return fmt.Sprintf("01890000-0000-7000-8000-%012d", n) }
+
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+func newTrace() string { return strings.ReplaceAll(uuid.NewString(), "-", "") }
+
+var signKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+
+// clock is a clock that the test moves.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// publication is one call of Publish.
+type publication struct {
+	lane envelope.Lane
+	env  *envelope.Envelope
+}
+
+// reply is what the fake broker does with a publication: nothing said means
+// confirmed at once.
+type reply struct {
+	out  fabric.Outcome
+	err  error
+	late bool // InDoubt is returned, and the word comes by settle
+}
+
+type fakeBroker struct {
+	mu          sync.Mutex
+	down        string // why there is no link
+	answer      func(publication) reply
+	all         []publication
+	late        map[string][]func(fabric.Outcome) // by msgID
+	full        bool
+	unreachable error
+	gone        map[string]bool
+	renews      []string
+}
+
+var errNoLink = fault.New(fault.BrokerDown, "no link")
+
+func (b *fakeBroker) Connected() (bool, string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.down == "", b.down
+}
+
+func (b *fakeBroker) Publish(_ context.Context, lane envelope.Lane, env *envelope.Envelope, settled func(fabric.Outcome)) (fabric.Outcome, error) {
+	b.mu.Lock()
+	if b.down != "" {
+		b.mu.Unlock()
+		return fabric.NotSent, errNoLink
+	}
+	p := publication{lane, env}
+	answer := b.answer
+	b.mu.Unlock()
+	r := reply{out: fabric.Confirmed}
+	if answer != nil {
+		r = answer(p)
+	}
+	b.mu.Lock()
+	if r.late || r.out != fabric.NotSent {
+		b.all = append(b.all, p)
+	}
+	if r.late {
+		b.late[env.MsgID] = append(b.late[env.MsgID], settled)
+	}
+	b.mu.Unlock()
+	switch {
+	case r.late:
+		return fabric.InDoubt, nil
+	case r.out != fabric.NotSent && settled != nil:
+		settled(r.out)
+	}
+	return r.out, r.err
+}
+
+func (b *fakeBroker) Reachable(context.Context, string) error { return b.unreachable }
+
+func (b *fakeBroker) InboxFull(context.Context, string) (bool, error) { return b.full, nil }
+
+func (b *fakeBroker) Renew(_ context.Context, gid string) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.renews = append(b.renews, gid)
+	return !b.gone[gid], nil
+}
+
+// script sets what the broker answers to mail; signals are confirmed.
+func (b *fakeBroker) script(r reply) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answer = func(p publication) reply {
+		if p.lane == envelope.LaneSignal {
+			return reply{out: fabric.Confirmed}
+		}
+		return r
+	}
+}
+
+// settle gives the late word on every publication of msgID.
+func (b *fakeBroker) settle(msgID string, w fabric.Outcome) {
+	b.mu.Lock()
+	all := b.late[msgID]
+	delete(b.late, msgID)
+	b.mu.Unlock()
+	for _, settled := range all {
+		settled(w)
+	}
+}
+
+// cut loses the link: whatever had no word gets none.
+func (b *fakeBroker) cut() {
+	b.mu.Lock()
+	b.down = "connecting: cut"
+	var ids []string
+	for id := range b.late {
+		ids = append(ids, id)
+	}
+	b.mu.Unlock()
+	for _, id := range ids {
+		b.settle(id, fabric.InDoubt)
+	}
+}
+
+// sent lists what was published: the kinds, or for mail "KIND id".
+func (b *fakeBroker) sent(lane envelope.Lane, kinds ...envelope.Kind) []*envelope.Envelope {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []*envelope.Envelope
+	for _, p := range b.all {
+		if p.lane == lane && (len(kinds) == 0 || slices.Contains(kinds, p.env.Kind)) {
+			list = append(list, p.env)
+		}
+	}
+	return list
+}
+
+func (b *fakeBroker) mail() []*envelope.Envelope { return b.sent(envelope.LaneMail) }
+
+// queries counts the QUERYs about msgID.
+func (b *fakeBroker) queries(msgID string) int {
+	n := 0
+	for _, e := range b.sent(envelope.LaneSignal, envelope.Query) {
+		if e.InReplyTo == msgID {
+			n++
+		}
+	}
+	return n
+}
+
+// fakeLocal is the inbox: mail that it took is one message per id.
+type fakeLocal struct {
+	store    *store.Store
+	owned    map[string]bool
+	err      error
+	outcomes map[string]string
+
+	mu   sync.Mutex
+	mail []*envelope.Envelope
+}
+
+func (l *fakeLocal) Deliver(ctx context.Context, env *envelope.Envelope, also func(*store.Tx) error) error {
+	switch {
+	case l.err != nil:
+		return l.err
+	case !l.owned[env.To]:
+		return fault.New(fault.UnknownRecipient, "nobody here is %s", env.To)
+	}
+	if also != nil {
+		if err := l.store.Write(ctx, also); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !slices.ContainsFunc(l.mail, func(e *envelope.Envelope) bool { return e.MsgID == env.MsgID }) {
+		l.mail = append(l.mail, env)
+	}
+	return nil
+}
+
+func (l *fakeLocal) Local(_, msgID string) (string, string) { return l.outcomes[msgID], "" }
+
+func (l *fakeLocal) Owns(gid string) bool { return l.owned[gid] }
+
+// notices lists what was told about msgID, as "KIND REASON".
+func (l *fakeLocal) notices(msgID string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []string
+	for _, e := range l.mail {
+		if e.InReplyTo == msgID {
+			list = append(list, strings.TrimSpace(string(e.Kind)+" "+e.Reason))
+		}
+	}
+	return list
+}
+
+type fakeDirectory struct {
+	mu    sync.Mutex
+	who   map[string]roster.Target
+	stale bool
+	hosts []roster.HostView
+}
+
+func (d *fakeDirectory) Resolve(address string) (roster.Target, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	t, ok := d.who[address]
+	if !ok {
+		return t, fault.New(fault.UnknownRecipient, "nobody is %s", address)
+	}
+	for _, h := range d.hosts {
+		if h.Host == t.Host {
+			t.HostState = h.State
+		}
+	}
+	return t, nil
+}
+
+func (d *fakeDirectory) Current() bool { return !d.stale }
+
+func (d *fakeDirectory) Hosts() []roster.HostView {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.hosts)
+}
+
+// host changes what is known of hostb.
+func (d *fakeDirectory) host(change func(*roster.HostView)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change(&d.hosts[1])
+}
+
+// world is one gateway, hosta, with everything around it fake but the store.
+// Nothing runs by itself: turn does what the loop and the workers would.
+type world struct {
+	t      testing.TB
+	clock  *clock
+	store  *store.Store
+	broker *fakeBroker
+	local  *fakeLocal
+	dir    *fakeDirectory
+	out    *Outbox
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	st := runStore(t)
+	w := &world{
+		t: t, store: st,
+		clock:  &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
+		broker: &fakeBroker{late: map[string][]func(fabric.Outcome){}, gone: map[string]bool{}},
+		local:  &fakeLocal{store: st, owned: map[string]bool{boss: true, aide: true}, outcomes: map[string]string{}},
+		dir: &fakeDirectory{who: map[string]roster.Target{}, hosts: []roster.HostView{
+			{Host: "hosta", State: roster.Online, Local: true, Boot: 1}, {Host: "hostb", State: roster.Online, Boot: 1},
+		}},
+	}
+	for name, t := range map[string]roster.Target{
+		"boss":   {GID: boss, Name: "boss", Host: "hosta", Kind: "main", Local: true},
+		"aide":   {GID: aide, Name: "aide", Host: "hosta", Kind: "worker", Local: true},
+		"coder":  {GID: coder, Name: "coder", Host: "hostb", Kind: "worker"},
+		"critic": {GID: critic, Name: "critic", Host: "hostb", Kind: "worker"},
+		"chief":  {GID: chief, Name: "chief", Host: "hostb", Kind: "main"},
+	} {
+		w.dir.who[name], w.dir.who[t.GID] = t, t
+	}
+	w.boot()
+	return w
+}
+
+func runStore(t testing.TB) *store.Store {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(t.Context(), store.Options{Dir: dir, Steps: migrations.Steps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- st.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-done, st.Check(context.Background()), st.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return st
+}
+
+// boot starts the gateway (again) on what the store holds.
+func (w *world) boot() {
+	w.t.Helper()
+	must(w.t, w.store.Flush(context.Background()))
+	w.out = New(Config{
+		Host: "hosta", Store: w.store, Directory: w.dir, Broker: w.broker, Now: w.clock.Now,
+		Sign:  func(e *envelope.Envelope) error { return e.Sign(signKey) },
+		NewID: newID, NewTrace: newTrace,
+	})
+	w.out.Use(w.local)
+	must(w.t, w.out.Load())
+}
+
+// crash ends the gateway where it stands and boots it anew. The fake broker's
+// late words go to nobody.
+func (w *world) crash() {
+	w.broker.mu.Lock()
+	w.broker.late = map[string][]func(fabric.Outcome){}
+	w.broker.mu.Unlock()
+	w.boot()
+}
+
+// reconnect brings the link up.
+func (w *world) reconnect() {
+	w.broker.mu.Lock()
+	w.broker.down = ""
+	w.broker.mu.Unlock()
+	w.out.Connected()
+	w.turn()
+}
+
+// turn does what is due until nothing is left to do.
+func (w *world) turn() {
+	for {
+		w.out.look()
+		for len(w.out.work) > 0 {
+			(<-w.out.work)(context.Background())
+		}
+		select {
+		case <-w.out.wake:
+		default:
+			return
+		}
+	}
+}
+
+// after lets d pass in steps of a second, with a turn at each.
+func (w *world) after(d time.Duration) {
+	step := time.Second
+	if d > time.Hour {
+		step = time.Minute
+	}
+	for ; d > 0; d -= step {
+		w.clock.add(min(step, d))
+		w.turn()
+	}
+}
+
+func (w *world) send(r Request) (Sent, error) {
+	if r.From == "" {
+		r.From = boss
+	}
+	if r.To == "" {
+		r.To = "coder"
+	}
+	if r.Content == nil {
+		r.Content = []byte("do it")
+	}
+	return w.out.Send(context.Background(), r)
+}
+
+// sent sends to coder and wants no error.
+func (w *world) sent(r Request) Sent {
+	w.t.Helper()
+	s, err := w.send(r)
+	must(w.t, err)
+	return s
+}
+
+// reply has aide answer a brief of chief's.
+func (w *world) reply(key string) (Sent, error) {
+	return w.out.Reply(context.Background(), Answer{From: aide, Brief: brief(), Content: []byte("done"), Key: key})
+}
+
+func brief() store.Brief {
+	return store.Brief{GID: aide, MsgID: newID(), TraceID: newTrace(), Sender: chief, SenderHost: "hostb", SenderName: "chief"}
+}
+
+// report is what coder's gateway says about a message.
+func report(kind envelope.Kind, reason, msgID string) *envelope.Envelope {
+	return &envelope.Envelope{Kind: kind, Reason: reason, InReplyTo: msgID, From: coder, To: boss, Signer: "hostb", TraceID: newTrace()}
+}
+
+func (w *world) signal(kind envelope.Kind, reason, msgID string) {
+	w.t.Helper()
+	must(w.t, w.out.Signal(context.Background(), report(kind, reason, msgID)))
+}
+
+// answers is coder's gateway answering a QUERY.
+func (w *world) answers(kind envelope.Kind, reason, msgID string) {
+	w.t.Helper()
+	e := report(kind, reason, msgID)
+	e.To = envelope.GatewayAddress("hosta")
+	must(w.t, w.out.Signal(context.Background(), e))
+}
+
+// stored is the intent as a restart would find it.
+func (w *world) stored(msgID string) (store.Intent, bool) {
+	w.t.Helper()
+	must(w.t, w.store.Flush(context.Background()))
+	in, found, err := w.out.stored(msgID)
+	must(w.t, err)
+	return in, found
+}
+
+// wantNotices fails unless exactly these were told about msgID.
+func (w *world) wantNotices(msgID string, want ...string) {
+	w.t.Helper()
+	if got := w.local.notices(msgID); !slices.Equal(got, want) {
+		w.t.Errorf("told about the message: %q, want %q", got, want)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantCode(t testing.TB, err error, code fault.Code) {
+	t.Helper()
+	if fault.CodeOf(err) != code {
+		t.Fatalf("got %v, want %s", err, code)
+	}
+}
+
+// ids lists message ids.
+func ids(envs []*envelope.Envelope) []string {
+	var list []string
+	for _, e := range envs {
+		list = append(list, e.MsgID)
+	}
+	return list
+}
