@@ -25,31 +25,42 @@ func (in *Inbox) settleOldInjections(ctx context.Context) error {
 		if b.State != briefInjecting || b.Boot == in.cfg.Boot {
 			continue
 		}
-		report := envelope.Report{
-			Kind: envelope.Failed, Reason: string(fault.InDoubt), MsgID: b.MsgID, TraceID: b.TraceID,
-			Sender: b.Sender, SenderHost: b.SenderHost, Recipient: b.GID, Hops: b.Hops,
-		}
-		if err := in.untilStored(ctx, func() error { return in.cfg.Reports.Final(ctx, report) }); err != nil {
-			return err
-		}
-		err := in.untilStored(ctx, func() error {
-			return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
-				seen, _, err := tx.SeenOf(b.TS, b.MsgID, b.GID)
-				if err != nil {
-					return err
-				}
-				seen.Outcome, seen.Reason = outcomeFailed, string(fault.InDoubt)
-				if err := tx.PutSeen(b.TS, b.MsgID, b.GID, seen); err != nil {
-					return err
-				}
-				return changeBrief(tx, b.GID, b.MsgID, briefInjecting, briefInDoubt)
-			})
-		})
-		if err != nil {
-			return err
+		if err := in.settleOld(ctx, b); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			// The next start tries again; the others need not wait for it.
+			in.log.Error("a brief in doubt could not be reported", "msg", b.MsgID, "trace", b.TraceID, "to", b.GID, "error", err)
+			continue
 		}
 		in.log.Warn("a brief was being injected when the daemon last ended; its sender is told that it is in doubt",
 			"msg", b.MsgID, "trace", b.TraceID, "to", b.GID)
 	}
 	return nil
+}
+
+func (in *Inbox) settleOld(ctx context.Context, b store.Brief) error {
+	r := reportOf(b)
+	r.Kind, r.Reason = envelope.Failed, string(fault.InDoubt)
+	return in.untilStored(ctx, func(ctx context.Context) error {
+		if err := in.cfg.Reports.Final(ctx, r); err != nil {
+			return err
+		}
+		return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+			if err := failSeen(tx, b, string(fault.InDoubt)); err != nil {
+				return err
+			}
+			return in.changeBrief(tx, b.GID, b.MsgID, briefInjecting, briefInDoubt)
+		})
+	})
+}
+
+// failSeen notes that a brief on record failed.
+func failSeen(tx *store.Tx, b store.Brief, reason string) error {
+	seen, found, err := tx.SeenOf(b.TS, b.MsgID, b.GID)
+	if err != nil || !found {
+		return err
+	}
+	seen.Outcome, seen.Reason = outcomeFailed, reason
+	return tx.PutSeen(b.TS, b.MsgID, b.GID, seen)
 }

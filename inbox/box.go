@@ -1,7 +1,8 @@
 package inbox
 
 import (
-	"encoding/json"
+	"container/list"
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -10,65 +11,57 @@ import (
 	"fleetd/store"
 )
 
-// state of an item in its box.
-type state int
-
-const (
-	waiting   state = iota // for the gate, or held for a client
-	injecting              // past the point of no return
-	offered                // in a response that is not known to be written
-)
-
-// item is one message that is not yet injected, drained or failed.
-type item struct {
-	env         *envelope.Envelope
-	hash        [32]byte
-	settle      envelope.Settler // nil for local mail
-	seq         uint64           // of its record among the held; 0: none yet
-	state       state
-	redelivered bool
-	told        string // the last DEFERRED reason its sender got
-	arrived     time.Time
-}
-
-func (it *item) local() bool { return it.settle == nil }
-
-// cost is about what the item takes of a result, in bytes of JSON.
-func (it *item) cost() int {
-	quoted, err := json.Marshal(string(it.env.Body))
-	if err != nil {
-		return len(it.env.Body)
-	}
-	return len(quoted) + 400
-}
-
 // box is the inbox of one entity. Its mutex guards everything below it and is
-// never held across the store, a pane or the broker.
+// never held across a commit, a pane or the broker.
 type box struct {
-	gid    string
-	worker bool
-	wake   chan struct{} // capacity 1: the worker's loop has something to look at
+	gid     string
+	worker  bool
+	later   func(func(*store.Tx) error) // Store.Later, which never blocks
+	wake    chan struct{}               // capacity 1: there is something new for the worker's loop
+	changed chan struct{}               // capacity 1: the entity is another now
+	started bool                        // guarded by Inbox.mu
 
-	mu         sync.Mutex
-	entity     store.Entity
-	started    bool
-	items      []*item // in order of arrival
-	byID       map[string]*item
-	waiters    []*Waiter             // the one that waits longest first
-	index      map[string]store.Held // broker mail held by an earlier run
-	seq        uint64                // the last number given to a held record
-	locals     int                   // items that only the store holds
-	reason     string                // why the gate is closed; "" open
-	since      time.Time
-	noAgent    time.Time // since when the pane shows no agent
+	mu     sync.Mutex
+	entity store.Entity
+	items  list.List // of *item, in order of arrival
+	byID   map[string]*item
+	index  map[string]store.Held // broker mail held by an earlier run
+	seq    uint64                // the last number given to a held record
+
+	locals int   // items that only the store holds
+	holds  int   // items that the broker holds for us
+	ready  int   // items that wait and that a client may get
+	untold int   // briefs whose sender was not told that they wait
+	expiry int64 // no item ends before, Unix ms; 0: nothing to end
+
+	waiters []*Waiter // the one that waits longest first
+	hunting bool      // another window is being asked for
+
+	attempt *attempt // at injecting
+	reason  string   // why the gate is closed; "" open
+	since   time.Time
+	missing absence
+
 	recent     []recent
 	recentSize int
+	ended      map[string][32]byte // hashes of what left lately: the store may not know yet
+	endedOrder []string
 }
 
-func newBox(e store.Entity) *box {
+// attempt is a wait for the gate of one pane.
+type attempt struct {
+	item   *item
+	cancel context.CancelFunc
+}
+
+// endedMost is how many ids are remembered beyond what the store knows.
+const endedMost = 1024
+
+func newBox(e store.Entity, later func(func(*store.Tx) error)) *box {
 	return &box{
-		gid: e.GID, worker: e.Kind == Worker, wake: make(chan struct{}, 1), entity: e,
-		byID: map[string]*item{}, index: map[string]store.Held{},
+		gid: e.GID, worker: e.Kind == Worker, later: later, entity: e,
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		byID: map[string]*item{}, index: map[string]store.Held{}, ended: map[string][32]byte{},
 	}
 }
 
@@ -78,10 +71,29 @@ func (b *box) snapshot() store.Entity {
 	return b.entity
 }
 
-func (b *box) poke() {
+// become replaces the entity; whoever waits for its old pane looks again.
+func (b *box) become(e store.Entity) {
+	b.mu.Lock()
+	b.entity = e
+	b.missing = absence{}
+	b.interrupt()
+	b.mu.Unlock()
+	poke(b.changed)
+	poke(b.wake)
+}
+
+func poke(c chan struct{}) {
 	select {
-	case b.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
+	}
+}
+
+// interrupt ends the present wait for the gate; mu is held.
+func (b *box) interrupt() {
+	if b.attempt != nil {
+		b.attempt.cancel()
+		b.attempt = nil
 	}
 }
 
@@ -93,74 +105,184 @@ func (b *box) load(h store.Held, now time.Time) {
 		b.index[h.MsgID] = h
 		return
 	}
-	b.locals++
-	env := envelopeOf(h)
-	it := &item{env: env, hash: envelope.Hash(env.Body), seq: h.Seq, redelivered: h.Offered, arrived: now}
-	b.items = append(b.items, it)
-	b.byID[h.MsgID] = it
+	it := newLocal(envelopeOf(h), now)
+	it.seq, it.redelivered = h.Seq, h.Offered
+	b.insert(it)
+	b.set(it, waiting)
 }
 
-// add appends an item and offers it; the caller does not hold mu.
-func (b *box) add(it *item) {
-	b.mu.Lock()
-	b.items = append(b.items, it)
+// insert appends an item as storing; mu is held.
+func (b *box) insert(it *item) {
 	b.byID[it.env.MsgID] = it
-	b.offer()
-	b.mu.Unlock()
-	b.poke()
+	it.place = b.items.PushBack(it)
+	if it.local {
+		b.locals++
+	} else {
+		b.holds++
+	}
+	if b.tells(it) {
+		b.untold++
+	}
+	if at := it.env.ExpiresAt; at != 0 && (b.expiry == 0 || at < b.expiry) {
+		b.expiry = at
+	}
 }
 
-// remove takes items out for good.
-func (b *box) remove(gone ...*item) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, it := range gone {
-		if b.byID[it.env.MsgID] != it {
-			continue
-		}
-		delete(b.byID, it.env.MsgID)
-		if it.local() {
-			b.locals--
-		}
+// tells reports whether the sender is told that the item waits.
+func (b *box) tells(it *item) bool { return b.worker && it.env.Kind.Brief() }
+
+// tell notes that the sender is told why the item waits; mu is held.
+func (b *box) tell(it *item, reason string) {
+	if it.told == "" && b.tells(it) {
+		b.untold--
 	}
-	b.items = slices.DeleteFunc(b.items, func(it *item) bool { return slices.Contains(gone, it) })
+	it.told = reason
 }
 
-// head is the next item a pane should get, nil if there is none.
-func (b *box) head() *item {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, it := range b.items {
-		if it.state == waiting {
-			return it
-		}
+// set is the one place where an item's state changes; mu is held.
+func (b *box) set(it *item, s state) {
+	if it.state == waiting && b.pullable(it) {
+		b.ready--
 	}
-	return nil
+	it.state = s
+	if s == waiting && b.pullable(it) {
+		b.ready++
+	}
+	if s != waiting && b.attempt != nil && b.attempt.item == it {
+		b.interrupt() // somebody else has it
+	}
 }
 
 // move changes an item's state if it is in the state that the caller believes.
 func (b *box) move(it *item, from, to state) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if it.state != from {
+	if it.state != from || it.place == nil {
 		return false
 	}
-	it.state = to
+	b.set(it, to)
 	return true
+}
+
+// release lets an item wait again, for whoever comes first.
+func (b *box) release(it *item) {
+	b.mu.Lock()
+	b.set(it, waiting)
+	b.offer()
+	b.mu.Unlock()
+	poke(b.wake)
+}
+
+// arrive lets a new item wait; mu is held. Nobody who waits already wants
+// anything older, so it alone is offered.
+func (b *box) arrive(it *item) {
+	b.set(it, waiting)
+	b.offerTo(func(w *Waiter) bool { return w.filter.admits(it.env) && b.pullable(it) })
+	poke(b.wake)
+}
+
+// finish takes items out for good, and returns the broker's holds on them: who
+// takes the item takes its hold, so that no copy is left that nobody settles.
+func (b *box) finish(gone ...*item) []envelope.Settler {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var holds []envelope.Settler
+	for _, it := range gone {
+		if it.place == nil {
+			continue
+		}
+		b.set(it, injecting)
+		b.items.Remove(it.place)
+		it.place = nil
+		delete(b.byID, it.env.MsgID)
+		b.remember(it)
+		b.tell(it, "gone")
+		if it.local {
+			b.locals--
+		}
+		if h := b.letGo(it); h != nil {
+			holds = append(holds, h)
+		}
+	}
+	return holds
+}
+
+// drop takes out an item that never was stored; mu is held.
+func (b *box) drop(it *item) {
+	b.items.Remove(it.place)
+	it.place = nil
+	delete(b.byID, it.env.MsgID)
+	b.tell(it, "gone")
+	b.locals--
+}
+
+// letGo takes the broker's hold from an item; mu is held. Every further copy
+// of it is acked at once.
+func (b *box) letGo(it *item) envelope.Settler {
+	h := it.hold
+	it.hold, it.letGo = nil, true
+	if h != nil {
+		b.holds--
+	}
+	return h
+}
+
+// remember keeps the id of an item that left: what the store was told of it
+// may ride with a later commit. mu is held.
+func (b *box) remember(it *item) {
+	id := it.env.MsgID
+	if _, known := b.ended[id]; known {
+		return
+	}
+	b.ended[id] = it.hash
+	b.endedOrder = append(b.endedOrder, id)
+	if len(b.endedOrder) > endedMost {
+		delete(b.ended, b.endedOrder[0])
+		b.endedOrder = b.endedOrder[1:]
+	}
+}
+
+// head is the next item a pane should get, nil if there is none.
+func (b *box) head() (it *item, gone bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.next(), b.entity.State == Gone
+}
+
+// next is head; mu is held.
+func (b *box) next() *item {
+	for e := b.items.Front(); e != nil; e = e.Next() {
+		if it := e.Value.(*item); it.state == waiting && !it.pollOnly {
+			return it
+		}
+	}
+	return nil
+}
+
+// those lists the waiting items that match, in order; mu is held.
+func (b *box) those(match func(*item) bool) []*item {
+	var all []*item
+	for e := b.items.Front(); e != nil; e = e.Next() {
+		if it := e.Value.(*item); it.state == waiting && match(it) {
+			all = append(all, it)
+		}
+	}
+	return all
 }
 
 // pullable reports whether a client may get the item: all of a main's mail,
 // and of a worker's what is no brief (design §6).
-func (b *box) pullable(it *item) bool {
-	return !b.worker || !it.env.Kind.Brief()
-}
+func (b *box) pullable(it *item) bool { return !b.worker || !it.env.Kind.Brief() }
 
-// offer hands waiting items to waiters; mu is held. The waiter for one
+// offer hands waiting items to all waiters; mu is held.
+func (b *box) offer() { b.offerTo(func(*Waiter) bool { return true }) }
+
+// offerTo hands waiting items to some waiters; mu is held. The waiter for one
 // message's answer comes before polls, and of those the longest waiting first.
-func (b *box) offer() {
+func (b *box) offerTo(may func(*Waiter) bool) {
 	for _, exact := range []bool{true, false} {
 		for _, w := range slices.Clone(b.waiters) {
-			if (w.filter.InReplyTo != "") != exact {
+			if (w.filter.InReplyTo != "") != exact || !may(w) {
 				continue
 			}
 			if batch := b.collect(w); len(batch) > 0 {
@@ -175,55 +297,36 @@ func (b *box) offer() {
 func (b *box) collect(w *Waiter) []*item {
 	var got []*item
 	room := w.limit.Bytes
-	for _, it := range b.items {
-		if len(got) == w.limit.Max {
-			break
-		}
+	for e := b.items.Front(); e != nil && len(got) < w.limit.Max; e = e.Next() {
+		it := e.Value.(*item)
 		if it.state != waiting || !b.pullable(it) || !w.filter.admits(it.env) {
 			continue
 		}
-		cost := it.cost()
-		if len(got) > 0 && w.limit.Bytes > 0 && cost > room {
+		if len(got) > 0 && w.limit.Bytes > 0 && it.cost > room {
 			break // order is kept: a later, smaller one does not overtake
 		}
-		room -= cost
-		it.state = offered
+		room -= it.cost
+		b.set(it, offered)
 		got = append(got, it)
 	}
 	return got
 }
 
-// count is how many items wait for a client.
-func (b *box) count() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := 0
-	for _, it := range b.items {
-		if it.state == waiting && b.pullable(it) {
-			n++
+// markOffered notes in the held index what was handed to a client that may not
+// have got it. What left the index meanwhile stays out of it.
+func markOffered(tx *store.Tx, gid string, places []uint64) error {
+	for _, seq := range places {
+		h, found, err := tx.HeldEntry(gid, seq)
+		if err != nil {
+			return err
+		}
+		if !found || h.Offered {
+			continue
+		}
+		h.Offered = true
+		if err := tx.PutHeld(h); err != nil {
+			return err
 		}
 	}
-	return n
-}
-
-func envelopeOf(h store.Held) *envelope.Envelope {
-	return &envelope.Envelope{
-		V: envelope.Version, Kind: envelope.Kind(h.Kind), MsgID: h.MsgID, TraceID: h.TraceID,
-		From: h.From, To: h.GID, Signer: h.FromHost, InReplyTo: h.InReplyTo, TurnID: h.TurnID,
-		TS: h.TS, ExpiresAt: h.ExpiresAt, Reason: h.Reason, Hops: h.Hops, Body: h.Body,
-	}
-}
-
-func heldOf(gid string, it *item) store.Held {
-	e := it.env
-	h := store.Held{
-		GID: gid, Seq: it.seq, MsgID: e.MsgID, TraceID: e.TraceID, Kind: string(e.Kind),
-		From: e.From, FromHost: e.Signer, InReplyTo: e.InReplyTo, TurnID: e.TurnID, Reason: e.Reason,
-		Hops: e.Hops, TS: e.TS, ExpiresAt: e.ExpiresAt, At: it.arrived.UnixMilli(),
-		Local: it.local(), Size: len(e.Body), Offered: it.redelivered || it.state == offered,
-	}
-	if h.Local {
-		h.Body = e.Body
-	}
-	return h
+	return nil
 }

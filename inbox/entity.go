@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"slices"
@@ -8,6 +9,19 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+)
+
+// Kinds of entities (design §1).
+const (
+	Worker       = "worker"
+	Main         = "main"
+	Orchestrator = "orchestrator"
+)
+
+// States of an entity's record.
+const (
+	Live = "live"
+	Gone = "gone" // its pane ended or it was unregistered; the gid never lives again
 )
 
 // Panes finds the pane that a worker is registered with.
@@ -33,22 +47,45 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 	if err := checkRegistration(r); err != nil {
 		return e, "", false, err
 	}
-	e, created, err = in.named(r)
-	if err != nil {
-		return e, "", false, err
-	}
+	var pane Pane
 	if r.Pane != "" {
-		if err := in.pin(ctx, &e, r.Pane); err != nil {
+		if pane, err = in.identify(ctx, r.Pane); err != nil {
 			return e, "", false, err
 		}
 	}
+	in.registry.Lock()
+	defer in.registry.Unlock()
+	if e, created, err = in.named(r); err != nil {
+		return e, "", false, err
+	}
+	if r.Pane != "" {
+		if err := in.free(pane, e.GID); err != nil {
+			return e, "", false, err
+		}
+		e.Pane, e.Terminal, e.AgentKind = pane.ID, pane.Terminal, pane.Kind
+	}
 	if len(r.Groups) > 0 || created {
-		e.Groups = r.Groups
+		e.Groups = slices.Clone(r.Groups)
 	}
 	if created || r.NewToken {
 		token = in.cfg.Secret()
 	}
-	err = in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+	if err := in.record(ctx, e, token); err != nil {
+		return e, "", false, err
+	}
+	if created {
+		in.insert(newBox(e, in.cfg.Store.Later))
+	} else {
+		in.box(e.GID).become(e)
+	}
+	in.cfg.Changed(e)
+	return e, token, created, nil
+}
+
+// record stores an entity, with a new token in place of all others if there is
+// one.
+func (in *Inbox) record(ctx context.Context, e store.Entity, token string) error {
+	return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if token != "" {
 			if err := tx.DeleteTokens(e.GID); err != nil {
 				return err
@@ -59,19 +96,6 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 		}
 		return tx.PutEntity(e)
 	})
-	if err != nil {
-		return e, "", false, err
-	}
-	if created {
-		err = in.Open(e)
-	} else if b := in.box(e.GID); b != nil {
-		b.mu.Lock()
-		b.entity = e
-		b.mu.Unlock()
-		b.poke()
-	}
-	in.cfg.Changed(e)
-	return e, token, created, err
 }
 
 func checkRegistration(r Registration) error {
@@ -107,94 +131,21 @@ func (in *Inbox) named(r Registration) (store.Entity, bool, error) {
 	}, true, nil
 }
 
-// pin binds the worker to the pane as it is now.
-func (in *Inbox) pin(ctx context.Context, e *store.Entity, id string) error {
+func (in *Inbox) identify(ctx context.Context, id string) (Pane, error) {
 	if in.cfg.Panes == nil {
-		return fault.New(fault.HerdrDown, "this gateway has no herdr to look for pane %s; set herdr.socket", id)
+		return Pane{}, fault.New(fault.HerdrDown, "this gateway has no herdr to look for pane %s; set herdr.socket", id)
 	}
+	return in.cfg.Panes.Identify(ctx, id)
+}
+
+// free refuses a pane that another worker lives in.
+func (in *Inbox) free(pane Pane, gid string) error {
 	for _, other := range in.Entities() {
-		if other.Pane == id && other.GID != e.GID && other.State != Gone {
-			return fault.New(fault.Conflict, "pane %s belongs to %s already: one pane, one worker; unregister that one first", id, other.Name)
+		if other.GID != gid && other.State != Gone && (other.Pane == pane.ID || other.Terminal != "" && other.Terminal == pane.Terminal) {
+			return fault.New(fault.Conflict, "pane %s belongs to %s already: one pane, one worker; unregister that one first", pane.ID, other.Name)
 		}
 	}
-	pane, err := in.cfg.Panes.Identify(ctx, id)
-	if err != nil {
-		return err
-	}
-	e.Pane, e.Terminal, e.AgentKind = pane.ID, pane.Terminal, pane.Kind
 	return nil
-}
-
-// Unregister ends the live entity of that name.
-func (in *Inbox) Unregister(ctx context.Context, name string) (store.Entity, error) {
-	for _, b := range in.all() {
-		if e := b.snapshot(); e.State != Gone && (e.Name == name || e.GID == name) {
-			in.end(ctx, b, string(fault.PaneGone))
-			return b.snapshot(), nil
-		}
-	}
-	return store.Entity{}, fault.New(fault.UnknownRecipient, "nobody here is called %q; `bridged roster` lists who is", name)
-}
-
-// end makes an entity gone for good: whoever waits for it is told, and so is
-// whoever sends to it from now on.
-func (in *Inbox) end(ctx context.Context, b *box, reason string) {
-	b.mu.Lock()
-	if b.entity.State == Gone {
-		b.mu.Unlock()
-		return
-	}
-	b.entity.State, b.entity.GoneAt = Gone, in.cfg.Now().UnixMilli()
-	e := b.entity
-	waitingItems := slices.Clone(b.items)
-	b.mu.Unlock()
-	err := in.untilStored(ctx, func() error {
-		return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
-			if err := tx.DeleteTokens(e.GID); err != nil {
-				return err
-			}
-			return tx.PutEntity(e)
-		})
-	})
-	if err != nil {
-		in.log.Error("the end of an entity could not be recorded", "name", e.Name, "error", err)
-	}
-	in.cfg.Changed(e)
-	for _, it := range waitingItems {
-		in.drop(ctx, b, it, reason, func(s envelope.Settler) error { return s.Ack() })
-	}
-	in.abandon(ctx, e)
-	in.log.Info("an entity has ended", "name", e.Name, "gid", e.GID)
-}
-
-// abandon tells everyone whose brief the entity had and did not answer.
-func (in *Inbox) abandon(ctx context.Context, e store.Entity) {
-	open, err := in.OpenBriefs(e.GID)
-	if err != nil {
-		in.log.Error("open briefs of an entity that ended could not be read", "name", e.Name, "error", err)
-		return
-	}
-	for _, b := range open {
-		report := envelope.Report{
-			Kind: envelope.Abandoned, Reason: string(fault.PaneGone), MsgID: b.MsgID, TraceID: b.TraceID,
-			Sender: b.Sender, SenderHost: b.SenderHost, Recipient: b.GID, Hops: b.Hops,
-		}
-		if err := in.untilStored(ctx, func() error { return in.cfg.Reports.Final(ctx, report) }); err != nil {
-			in.log.Error("an abandoned brief could not be reported", "msg", b.MsgID, "trace", b.TraceID, "error", err)
-			continue
-		}
-		in.cfg.Store.Later(func(tx *store.Tx) error {
-			seen, _, err := tx.SeenOf(b.TS, b.MsgID, b.GID)
-			if err != nil {
-				return err
-			}
-			seen.Outcome, seen.Reason = outcomeFailed, string(fault.Abandoned)
-			if err := tx.PutSeen(b.TS, b.MsgID, b.GID, seen); err != nil {
-				return err
-			}
-			return tx.DeleteBrief(b.GID, b.Seq)
-		})
-	}
 }
 
 // Entities lists everyone who has an inbox here, also those that have ended.
@@ -203,7 +154,9 @@ func (in *Inbox) Entities() []store.Entity {
 	for _, b := range in.all() {
 		all = append(all, b.snapshot())
 	}
-	slices.SortFunc(all, func(a, b store.Entity) int { return int(a.CreatedAt - b.CreatedAt) })
+	slices.SortFunc(all, func(a, b store.Entity) int {
+		return cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), cmp.Compare(a.GID, b.GID))
+	})
 	return all
 }
 

@@ -16,6 +16,7 @@ package inbox
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,85 +27,12 @@ import (
 	"fleetd/store"
 )
 
-// Kinds of entities (design §1).
-const (
-	Worker       = "worker"
-	Main         = "main"
-	Orchestrator = "orchestrator"
-)
-
-// States of an entity's record.
-const (
-	Live = "live"
-	Gone = "gone" // its pane ended or it was unregistered; the gid never lives again
-)
-
-// Outcomes as the seen-set records them (design §1).
-const (
-	outcomeWaiting   = "waiting"
-	outcomeInjecting = "injecting"
-	outcomeInjected  = "injected"
-	outcomeDrained   = "drained"
-	outcomeFailed    = "failed"
-)
-
-// Reasons why a message waits, beside those of the gate.
-const (
-	ReasonNoPane = "NO_PANE" // the worker is registered and has no pane yet
-	ReasonQueued = "QUEUED"  // others are before it
-	ReasonUnseen = "UNSEEN"  // a QUERY's answer: it has not arrived here
-)
-
-// Injector is the last hop to a pane.
-type Injector interface {
-	// Frame makes the text that goes into a pane of the given kind, or the one
-	// line that announces content too long for it.
-	Frame(agentKind string, p Piece) (text string, announced bool)
-	// Inject waits for the pane's gate and pastes text once. It ends with ctx.
-	Inject(ctx context.Context, pane Pane, text string, h Hooks) Injection
-}
-
-// Pane is where a worker lives: the pane's id, and the terminal and agent kind
-// it was registered with. Text goes nowhere else.
-type Pane struct{ ID, Terminal, Kind string }
-
-// Piece is what a text in a pane is made of.
-type Piece struct {
-	MsgID     string
-	Kind      envelope.Kind
-	From      string // name@host
-	InReplyTo string
-	Content   string
-}
-
-// Hooks are how an injection talks back.
-type Hooks struct {
-	// Closed is told why the gate is closed, each time that changes.
-	Closed func(reason string)
-	// Commit is the point of no return, called once right before the first
-	// byte; if it fails nothing is written.
-	Commit func() error
-	// Expires ends the wait: no injection starts after it.
-	Expires time.Time
-}
-
-// Result is how an injection ended.
-type Result int
-
-// The ways an injection can end.
-const (
-	Injected  Result = iota // it is in
-	NotSent                 // nothing was written; Reason and Err say why
-	PaneGone                // the pane is no more
-	AgentGone               // the pane has no agent now
-	InDoubt                 // something may have been written; never to be repeated
-)
-
-// Injection is the outcome of one Inject. Reason is a word for the sender.
-type Injection struct {
-	Result Result
-	Reason string
-	Err    error
+// Store is what survives a restart (store.Store).
+type Store interface {
+	Write(ctx context.Context, fn func(*store.Tx) error) error
+	Later(fn func(*store.Tx) error)
+	View(fn func(*store.Tx) error) error
+	Trace(ev store.Event)
 }
 
 // Reports carries reports to senders here and on other hosts.
@@ -127,18 +55,12 @@ type Names interface {
 	Name(gid string) string // name@host, or the gid itself
 }
 
-// Window is the broker's side of an inbox.
-type Window interface {
-	More(gid string) bool // take another window of held mail; false: at its bound
-	Ready(gid string) int // messages that still lie on the broker
-}
-
 // Config is what an Inbox needs. Store, Injector, Reports and Names are
 // required.
 type Config struct {
 	Host     string
 	Boot     uint64
-	Store    *store.Store
+	Store    Store
 	Injector Injector
 	Reports  Reports
 	Names    Names
@@ -149,8 +71,9 @@ type Config struct {
 	// Gate is told whenever a worker's gate closes (a reason) or opens ("").
 	Gate   func(gid, reason string, since time.Time)
 	Now    func() time.Time
-	NewID  func() string // UUIDv7
-	Secret func() string // a fresh token
+	Uptime func() time.Duration // the monotonic clock, by which jumps of Now are seen
+	NewID  func() string        // UUIDv7
+	Secret func() string        // a fresh token
 	Logger hclog.Logger
 
 	WindowSize int           // what the broker gives of a main's mail before any is settled
@@ -160,19 +83,27 @@ type Config struct {
 
 // Inbox is all the boxes of this host's entities.
 type Inbox struct {
-	cfg Config
-	log hclog.Logger
+	cfg   Config
+	log   hclog.Logger
+	clock clock
+
+	registry sync.Mutex // one change of an entity at a time
 
 	mu      sync.Mutex
 	boxes   map[string]*box // by gid
 	running context.Context // set while Run runs
 	loops   sync.WaitGroup
+	done    chan struct{} // closed when Run ends: nobody waits any more
 }
 
 // New makes an Inbox without boxes; Open adds them, Run gives them life.
 func New(cfg Config) *Inbox {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Uptime == nil {
+		start := time.Now()
+		cfg.Uptime = func() time.Duration { return time.Since(start) }
 	}
 	if cfg.LocalCap == 0 {
 		cfg.LocalCap = 100_000
@@ -189,15 +120,19 @@ func New(cfg Config) *Inbox {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	return &Inbox{cfg: cfg, log: cfg.Logger, boxes: map[string]*box{}}
+	return &Inbox{
+		cfg: cfg, log: cfg.Logger, clock: newClock(cfg.Now(), cfg.Uptime()),
+		boxes: map[string]*box{}, done: make(chan struct{}),
+	}
 }
 
 // Run is the actor that owns every goroutine of this package: one loop per
-// worker, and the sweeper. It returns when ctx ends and all of them have.
+// worker, the sweepers, and those that wind up what has ended. It is called
+// once, and returns when ctx ends and all of them have.
 func (in *Inbox) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if err := in.settleOldInjections(ctx); err != nil {
+	if err := in.settleOldInjections(ctx); err != nil && ctx.Err() == nil {
 		return err
 	}
 	in.mu.Lock()
@@ -205,35 +140,50 @@ func (in *Inbox) Run(ctx context.Context) error {
 	for _, b := range in.boxes {
 		in.start(b)
 	}
+	in.loops.Go(func() { in.every(ctx, in.deferOverdue) })
+	in.loops.Go(func() { in.every(ctx, in.hunt) })
+	in.loops.Go(func() { in.expireAndPrune(ctx) })
 	in.mu.Unlock()
-	in.sweep(ctx)
+	<-ctx.Done()
 	in.mu.Lock()
 	in.running = nil
 	in.mu.Unlock()
-	cancel()
+	close(in.done)
 	in.loops.Wait()
 	return nil
 }
 
-// start begins b's loop if Run runs; in.mu is held.
+// start gives b its goroutine if Run runs; in.mu is held.
 func (in *Inbox) start(b *box) {
-	if in.running == nil || !b.worker || b.started {
+	if in.running == nil || b.started {
 		return
 	}
-	b.started = true
 	ctx := in.running
-	in.loops.Go(func() { in.forward(ctx, b) })
+	switch {
+	case b.snapshot().State == Gone:
+		b.started = true
+		in.loops.Go(func() { in.windUp(ctx, b) })
+	case b.worker:
+		b.started = true
+		in.loops.Go(func() { in.forward(ctx, b) })
+	}
 }
 
 // Open gives an entity its box and loads what the store holds for it.
 func (in *Inbox) Open(e store.Entity) error {
-	b := newBox(e)
+	b := newBox(e, in.cfg.Store.Later)
 	err := in.cfg.Store.View(func(tx *store.Tx) error {
-		held, err := tx.HeldOf(e.GID)
+		index, err := tx.HeldIndex(e.GID)
 		if err != nil {
 			return err
 		}
-		for _, h := range held {
+		for _, h := range index {
+			if h.Local {
+				// One body at a time: all of them may be more than fits memory.
+				if h, _, err = tx.HeldEntry(e.GID, h.Seq); err != nil {
+					return err
+				}
+			}
 			b.load(h, in.cfg.Now())
 		}
 		return nil
@@ -241,13 +191,17 @@ func (in *Inbox) Open(e store.Entity) error {
 	if err != nil {
 		return err
 	}
+	in.insert(b)
+	return nil
+}
+
+func (in *Inbox) insert(b *box) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.boxes[e.GID] == nil {
-		in.boxes[e.GID] = b
+	if in.boxes[b.gid] == nil {
+		in.boxes[b.gid] = b
 		in.start(b)
 	}
-	return nil
 }
 
 func (in *Inbox) box(gid string) *box {
@@ -276,15 +230,7 @@ func (in *Inbox) Member(gid, group string) bool {
 		return false
 	}
 	e := b.snapshot()
-	if group == "all" {
-		return e.Kind == Worker
-	}
-	for _, g := range e.Groups {
-		if g == group {
-			return true
-		}
-	}
-	return false
+	return group == "all" && e.Kind == Worker || slices.Contains(e.Groups, group)
 }
 
 func (in *Inbox) trace(step string, e *envelope.Envelope, gid, outcome, reason string) {
@@ -294,18 +240,37 @@ func (in *Inbox) trace(step string, e *envelope.Envelope, gid, outcome, reason s
 	})
 }
 
+// retryEvery is the pace of whatever waits for the store.
+const retryEvery = 500 * time.Millisecond
+
 // untilStored retries fn while the store is unavailable: an infrastructure
-// failure never costs a message its place (design §4). It gives up with ctx.
-func (in *Inbox) untilStored(ctx context.Context, fn func() error) error {
+// failure never costs a message its place (design §4). It gives up with ctx,
+// and when Run ends.
+func (in *Inbox) untilStored(ctx context.Context, fn func(context.Context) error) error {
 	for {
-		err := fn()
+		err := fn(ctx)
 		if !fault.Is(err, fault.StoreUnavailable) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(500 * time.Millisecond):
+		case <-in.done:
+			return err
+		case <-time.After(retryEvery):
 		}
 	}
+}
+
+// lastTry bounds what is still written when the daemon stops.
+const lastTry = 5 * time.Second
+
+// persist is untilStored for what follows a point of no return: a daemon that
+// stops does not undo it, but lets it have one more try.
+func (in *Inbox) persist(ctx context.Context, fn func(context.Context) error) error {
+	return in.untilStored(ctx, func(context.Context) error {
+		once, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTry)
+		defer cancel()
+		return fn(once)
+	})
 }

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"fleetd/fabric/envelope"
@@ -24,7 +25,7 @@ func (f Filter) admits(e *envelope.Envelope) bool {
 
 // Limit bounds a batch. The first message is always given, however long.
 type Limit struct {
-	Max   int
+	Max   int // at least 1
 	Bytes int // of JSON, all messages together; 0: no bound
 }
 
@@ -38,12 +39,14 @@ type Waiter struct {
 	c      chan *Batch // capacity 1: offering never blocks
 }
 
-// Batch is mail in a response that is being written. Settle must be called
-// once, whatever became of the response.
+// Batch is mail in a response that is being written. Settle must be called,
+// whatever became of the response; only the first call counts.
 type Batch struct {
 	in    *Inbox
 	box   *box
 	items []*item
+	shown sync.Once
+	ended sync.Once
 }
 
 // Mail is one message of a batch.
@@ -57,14 +60,22 @@ type Mail struct {
 func (in *Inbox) Wait(gid string, f Filter, l Limit) (*Waiter, error) {
 	b := in.box(gid)
 	if b == nil {
-		return nil, fault.New(fault.NotAuthenticated, "this identity has no inbox here any more; register again")
+		return nil, noInbox()
 	}
 	w := &Waiter{in: in, box: b, filter: f, limit: l, c: make(chan *Batch, 1)}
+	w.limit.Max = max(w.limit.Max, 1)
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.entity.State == Gone {
+		return nil, noInbox()
+	}
 	b.waiters = append(b.waiters, w)
-	b.offer()
-	b.mu.Unlock()
+	b.offerTo(func(o *Waiter) bool { return o == w })
 	return w, nil
+}
+
+func noInbox() error {
+	return fault.New(fault.NotAuthenticated, "this identity has no inbox here any more; register again")
 }
 
 // C yields one batch at most.
@@ -83,48 +94,84 @@ func (w *Waiter) Close() {
 	}
 }
 
-// Messages lists the batch in order of arrival.
-func (b *Batch) Messages() []Mail {
-	b.box.mu.Lock()
-	defer b.box.mu.Unlock()
+// Messages lists the batch in order of arrival. From here on a client may have
+// seen it: what comes back, also after a crash, is marked redelivered.
+func (b *Batch) Messages() ([]Mail, error) {
+	mails, err := b.mails()
+	if err == nil {
+		b.shown.Do(b.mark)
+	}
+	return mails, err
+}
+
+func (b *Batch) mails() ([]Mail, error) {
 	mails := make([]Mail, len(b.items))
 	for i, it := range b.items {
-		mails[i] = Mail{Envelope: it.env, FromName: b.in.cfg.Names.Name(it.env.From), Redelivered: it.redelivered}
+		env, err := b.in.whole(b.box.gid, it)
+		if err != nil {
+			return nil, err
+		}
+		mails[i] = Mail{Envelope: env, FromName: b.in.cfg.Names.Name(env.From)}
 	}
-	return mails
+	b.box.mu.Lock()
+	defer b.box.mu.Unlock()
+	for i, it := range b.items {
+		mails[i].Redelivered = it.redelivered
+	}
+	return mails, nil
+}
+
+func (b *Batch) mark() {
+	var places []uint64
+	for _, it := range b.items {
+		places = append(places, it.seq)
+	}
+	b.box.later(func(tx *store.Tx) error { return markOffered(tx, b.box.gid, places) })
 }
 
 // Settle ends the batch. Written: it is drained, durably, and only then acked.
 // Not written: it is held again at its old place, marked redelivered, since
 // the client may have got it after all.
 func (b *Batch) Settle(written bool) {
+	b.ended.Do(func() { b.settle(written) })
+}
+
+func (b *Batch) settle(written bool) {
 	if len(b.items) == 0 {
 		return
 	}
-	if !written {
-		b.back(true)
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := b.drain(ctx); err != nil {
+	if written {
+		err := b.drain()
+		if err == nil {
+			return
+		}
 		b.in.log.Error("drained mail could not be recorded; it will be shown again", "error", err)
-		b.back(true)
 	}
+	b.shown.Do(b.mark)
+	b.back(true)
 }
 
-func (b *Batch) drain(ctx context.Context) error {
+// drainBound is how long the record of what was drained is waited for.
+const drainBound = 10 * time.Second
+
+func (b *Batch) drain() error {
+	ctx, cancel := context.WithTimeout(context.Background(), drainBound)
+	defer cancel()
+	mails, err := b.mails() // the store forgets local bodies now
+	if err != nil {
+		return err
+	}
 	in, gid := b.in, b.box.gid
-	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+	err = in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		for _, it := range b.items {
 			if err := tx.PutSeen(it.env.TS, it.env.MsgID, gid, in.seen(it, outcomeDrained, "")); err != nil {
 				return err
 			}
-			if err := dropHeld(tx, gid, it); err != nil {
+			if err := tx.DeleteHeld(gid, it.seq); err != nil {
 				return err
 			}
 			if it.env.Kind.Brief() { // a main may answer what it was sent
-				if err := openBrief(tx, in.brief(gid, it, briefOpen)); err != nil {
+				if err := putBriefOnce(tx, in.brief(gid, it.env, briefOpen)); err != nil {
 					return err
 				}
 			}
@@ -134,71 +181,25 @@ func (b *Batch) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.box.mu.Lock()
-	settlers := make([]envelope.Settler, len(b.items))
-	for i, it := range b.items {
-		settlers[i] = it.settle
-	}
-	b.box.mu.Unlock()
 	now := in.cfg.Now()
-	for i, it := range b.items {
-		in.trace("drained", it.env, gid, outcomeDrained, "")
-		b.box.keep(it.env, now)
-		if settlers[i] != nil {
-			in.settled("ack", it.env, settlers[i].Ack())
-		}
+	for _, m := range mails {
+		in.trace("drained", m.Envelope, gid, outcomeDrained, "")
+		b.box.keep(m.Envelope, now)
 	}
-	b.box.remove(b.items...)
+	for _, hold := range b.box.finish(b.items...) {
+		in.settled("ack", mails[0].Envelope, hold.Ack())
+	}
 	return nil
 }
 
-// openBrief records a brief, unless its answer was faster and did.
-func openBrief(tx *store.Tx, brief store.Brief) error {
-	_, found, err := tx.BriefByMsg(brief.GID, brief.MsgID)
-	if err != nil || found {
-		return err
-	}
-	return tx.PutBrief(brief)
-}
-
-// back returns the batch to its places. After a crash it is marked as well, so
-// that mark is written, too.
+// back returns the batch to its places, where others may take it.
 func (b *Batch) back(mark bool) {
-	var records []store.Held
 	b.box.mu.Lock()
 	for _, it := range b.items {
-		it.state = waiting
-		if mark && !it.redelivered {
-			it.redelivered = true
-			if it.seq != 0 {
-				records = append(records, heldOf(b.box.gid, it))
-			}
-		}
+		b.box.set(it, waiting)
+		it.redelivered = it.redelivered || mark
 	}
 	b.box.offer()
 	b.box.mu.Unlock()
-	b.box.poke()
-	for _, r := range records {
-		b.in.cfg.Store.Later(func(tx *store.Tx) error { return tx.PutHeld(r) })
-	}
-}
-
-// Held is how much mail waits for a client of gid, here and on the broker.
-func (in *Inbox) Held(gid string) int {
-	b := in.box(gid)
-	if b == nil {
-		return 0
-	}
-	n := b.count()
-	// While the window has room nothing is left on the broker.
-	if in.cfg.Window != nil && !b.worker && n >= in.cfg.WindowSize {
-		n += in.cfg.Window.Ready(gid)
-	}
-	return n
-}
-
-// More asks the broker for another window where a filter found nothing behind
-// a full one (design §6); false means that the bound is reached.
-func (in *Inbox) More(gid string) bool {
-	return in.cfg.Window == nil || in.cfg.Window.More(gid)
+	poke(b.box.wake)
 }

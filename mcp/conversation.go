@@ -22,7 +22,7 @@ type Sender interface {
 // Mailbox is what arrives.
 type Mailbox interface {
 	Wait(gid string, f inbox.Filter, l inbox.Limit) (*inbox.Waiter, error)
-	More(gid string) bool
+	More(gid string) (taken, bound bool)
 	Held(gid string) int
 	Read(gid, msgID string) (inbox.Mail, error)
 	Recently(gid string) []inbox.Recent
@@ -63,6 +63,10 @@ type Conversation struct {
 // unconfirmedAfter is how long a send waits to hear what became of it before
 // it says that it does not know (design §5).
 const unconfirmedAfter = 10 * time.Second
+
+// moreArrives is how long a poll that would not wait does for mail that the
+// broker was just asked for.
+const moreArrives = time.Second
 
 // resultMail bounds the messages of one result so that it fits its reader
 // together with what is around them (design §11).
@@ -227,8 +231,13 @@ func (w *sendWait) result() SendResult {
 // mailed ends the wait with a piece of mail: the answer, or what became of the
 // message instead. It is drained once the result is written.
 func (w *sendWait) mailed(ctx context.Context, batch *inbox.Batch) (SendResult, error) {
+	mails, err := batch.Messages()
+	if err != nil {
+		batch.Settle(false)
+		return SendResult{}, err
+	}
 	OnWritten(ctx, batch.Settle)
-	m := batch.Messages()[0]
+	m := mails[0]
 	r := w.result()
 	switch m.Kind {
 	case envelope.Reply, envelope.Send:
@@ -268,20 +277,24 @@ func (c *Conversation) Poll(ctx context.Context, a PollArgs) (PollResult, error)
 		return PollResult{}, err
 	}
 	defer w.Close()
+	wait := time.Duration(a.WaitSeconds) * time.Second
 	full := false
 	if len(w.C()) == 0 && filter.From != "" {
-		full = !c.Mailbox.More(who.GID)
+		var taken bool
+		if taken, full = c.Mailbox.More(who.GID); taken {
+			wait = max(wait, moreArrives)
+		}
 	}
-	patience := time.NewTimer(time.Duration(a.WaitSeconds) * time.Second)
+	patience := time.NewTimer(wait)
 	defer patience.Stop()
 	select {
 	case batch := <-w.C():
-		return c.polled(ctx, who, batch, full), nil
+		return c.polled(ctx, who, batch, full)
 	default:
 	}
 	select {
 	case batch := <-w.C():
-		return c.polled(ctx, who, batch, full), nil
+		return c.polled(ctx, who, batch, full)
 	case <-patience.C:
 		held := c.Mailbox.Held(who.GID)
 		return PollResult{Messages: []Message{}, Remaining: held, Held: held, WindowFull: full}, nil
@@ -292,15 +305,20 @@ func (c *Conversation) Poll(ctx context.Context, a PollArgs) (PollResult, error)
 	}
 }
 
-func (c *Conversation) polled(ctx context.Context, who Caller, batch *inbox.Batch, full bool) PollResult {
+func (c *Conversation) polled(ctx context.Context, who Caller, batch *inbox.Batch, full bool) (PollResult, error) {
+	mails, err := batch.Messages()
+	if err != nil {
+		batch.Settle(false)
+		return PollResult{}, err
+	}
 	OnWritten(ctx, batch.Settle)
 	r := PollResult{WindowFull: full}
-	for _, m := range batch.Messages() {
+	for _, m := range mails {
 		r.Messages = append(r.Messages, message(m))
 	}
 	r.Held = c.Mailbox.Held(who.GID)
 	r.Remaining = r.Held
-	return r
+	return r, nil
 }
 
 func message(m inbox.Mail) Message {
@@ -352,7 +370,7 @@ func (c *Conversation) Reply(ctx context.Context, a ReplyArgs) (ReplyResult, err
 	}
 	sent, err := c.Sender.Reply(ctx, outbox.Answer{
 		From: who.GID, Brief: brief, Content: []byte(a.Content), Key: a.IdempotencyKey,
-		Also: inbox.MarkReplied(brief), Undo: inbox.Reopen(brief),
+		Also: inbox.MarkReplied(brief, c.Now()), Undo: inbox.Reopen(brief),
 	})
 	if err != nil {
 		return ReplyResult{}, err

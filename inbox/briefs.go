@@ -1,0 +1,189 @@
+package inbox
+
+import (
+	"slices"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+// States of a brief's record. A brief stays on record after it was answered so
+// that a worker can add a second answer.
+const (
+	briefInjecting = "injecting"
+	briefOpen      = "open"
+	briefInDoubt   = "in_doubt" // it may be in the pane; an answer to it proves that it was
+	briefReplied   = "replied"
+	briefMail      = "mail" // no brief: other mail that was announced, to be read whole
+)
+
+// How long records of briefs are kept, after their last change of state.
+const (
+	briefsFor  = 7 * 24 * time.Hour
+	repliedFor = 24 * time.Hour
+)
+
+func (in *Inbox) brief(gid string, e *envelope.Envelope, state string) store.Brief {
+	return store.Brief{
+		GID: gid, MsgID: e.MsgID, TraceID: e.TraceID, Sender: e.From, SenderHost: e.Signer,
+		SenderName: in.cfg.Names.Name(e.From), Kind: string(e.Kind), Hops: e.Hops, TS: e.TS,
+		ExpiresAt: e.ExpiresAt, At: in.cfg.Now().UnixMilli(), State: state, Boot: in.cfg.Boot,
+	}
+}
+
+// announcedMail is the record from which mail that is no brief is read whole.
+func (in *Inbox) announcedMail(gid string, e *envelope.Envelope) store.Brief {
+	b := in.brief(gid, e, briefMail)
+	b.Announced, b.Body = true, e.Body
+	return b
+}
+
+// putBriefOnce makes the record of a brief, in place of one that an attempt
+// left which only seemed to fail.
+func putBriefOnce(tx *store.Tx, b store.Brief) error {
+	old, found, err := tx.BriefByMsg(b.GID, b.MsgID)
+	if err != nil {
+		return err
+	}
+	if found {
+		b.Seq = old.Seq
+	}
+	return tx.PutBrief(b)
+}
+
+func dropBrief(tx *store.Tx, gid, msgID string) error {
+	brief, found, err := tx.BriefByMsg(gid, msgID)
+	if err != nil || !found {
+		return err
+	}
+	return tx.DeleteBrief(gid, brief.Seq)
+}
+
+// changeBrief moves a brief's record from one state to another; a record in
+// any other state has been moved by somebody who knew more.
+func (in *Inbox) changeBrief(tx *store.Tx, gid, msgID, from, to string) error {
+	brief, found, err := tx.BriefByMsg(gid, msgID)
+	if err != nil || !found || brief.State != from {
+		return err
+	}
+	brief.State, brief.At = to, in.cfg.Now().UnixMilli()
+	return tx.PutBrief(brief)
+}
+
+// pruneBriefs drops the records of briefs that nobody answers any more.
+func pruneBriefs(tx *store.Tx, now time.Time) error {
+	briefs, err := tx.AllBriefs()
+	if err != nil {
+		return err
+	}
+	for _, b := range briefs {
+		age := now.Sub(time.UnixMilli(b.At))
+		if age > briefsFor || b.State == briefReplied && age > repliedFor {
+			if err := tx.DeleteBrief(b.GID, b.Seq); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (in *Inbox) briefOf(gid, msgID string) (brief store.Brief, found bool, err error) {
+	err = in.cfg.Store.View(func(tx *store.Tx) (err error) {
+		brief, found, err = tx.BriefByMsg(gid, msgID)
+		return err
+	})
+	return brief, found, err
+}
+
+// briefs lists the briefs of gid, the oldest first.
+func (in *Inbox) briefs(gid string) (all []store.Brief, err error) {
+	err = in.cfg.Store.View(func(tx *store.Tx) (err error) {
+		all, err = tx.Briefs(gid)
+		return err
+	})
+	return slices.DeleteFunc(all, func(b store.Brief) bool { return b.State == briefMail }), err
+}
+
+// OpenBriefs lists what gid was given and has not answered, the oldest first.
+func (in *Inbox) OpenBriefs(gid string) ([]store.Brief, error) {
+	all, err := in.briefs(gid)
+	return slices.DeleteFunc(all, func(b store.Brief) bool { return b.State == briefReplied }), err
+}
+
+// BriefToAnswer picks the brief that an answer of gid is for: the one named,
+// which may have been answered before, else the only open one (design §7), else
+// the only one in doubt: whoever answers must have got something.
+func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
+	all, err := in.briefs(gid)
+	if err != nil {
+		return store.Brief{}, err
+	}
+	var open, doubt []store.Brief
+	for _, b := range all {
+		switch {
+		case msgID == b.MsgID:
+			return b, nil
+		case b.State == briefOpen || b.State == briefInjecting:
+			open = append(open, b)
+		case b.State == briefInDoubt:
+			doubt = append(doubt, b)
+		}
+	}
+	if len(open) == 0 {
+		open = doubt
+	}
+	switch {
+	case msgID != "":
+		return store.Brief{}, fault.New(fault.BadRequest, "you have no brief %s: %s", msgID, listBriefs(open))
+	case len(open) == 0:
+		return store.Brief{}, fault.New(fault.BadRequest, "you have no open brief to answer; "+
+			"name the one you mean with in_reply_to, or write to somebody with bridge_send")
+	case len(open) > 1:
+		return store.Brief{}, fault.New(fault.BadRequest, "several briefs are open, so say with in_reply_to which one you answer: %s", listBriefs(open))
+	}
+	return open[0], nil
+}
+
+func listBriefs(open []store.Brief) string {
+	if len(open) == 0 {
+		return "no brief is open"
+	}
+	text := "open are "
+	for i, b := range open {
+		if i == 10 {
+			return text + ", and more"
+		}
+		if i > 0 {
+			text += ", "
+		}
+		text += b.MsgID + " from " + b.SenderName
+	}
+	return text
+}
+
+// MarkReplied returns the change to commit together with the answer to brief,
+// which was given at now.
+func MarkReplied(brief store.Brief, now time.Time) func(*store.Tx) error {
+	return func(tx *store.Tx) error {
+		b, found, err := tx.BriefByMsg(brief.GID, brief.MsgID)
+		if err != nil || !found {
+			return err
+		}
+		b.State, b.At = briefReplied, now.UnixMilli()
+		return tx.PutBrief(b)
+	}
+}
+
+// Reopen returns the change to commit when the answer could not be sent.
+func Reopen(brief store.Brief) func(*store.Tx) error {
+	return func(tx *store.Tx) error {
+		b, found, err := tx.BriefByMsg(brief.GID, brief.MsgID)
+		if err != nil || !found || b.State != briefReplied {
+			return err
+		}
+		b.State, b.At = brief.State, brief.At
+		return tx.PutBrief(b)
+	}
+}

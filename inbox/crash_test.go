@@ -1,0 +1,165 @@
+package inbox
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fleetd/fabric/envelope"
+)
+
+// Fails if a brief is lost or written twice when the gateway dies before it
+// recorded anything.
+func TestACrashBeforeTheRecordCostsNothing(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	w.panes.gate("pane-a", "BUSY")
+	remote, local := w.brief(e.GID, "remote"), w.brief(e.GID, "local")
+	w.broker.publish(e.GID, remote)
+	w.deliver(local)
+	await(t, "DEFERRED", func() bool { return len(w.reports.told(remote.MsgID)) == 1 })
+	w.restart()
+	w.panes.gate("pane-a", "")
+	w.awaitScreen("pane-a", local, remote) // the broker's copy arrives after the restart
+}
+
+// Fails if the scan at the start forgets one, tells it twice, or lets it be
+// written.
+func TestABriefThatWasBeingInjectedAtACrashIsInDoubtOnce(t *testing.T) {
+	for _, written := range []bool{false, true} {
+		w := newWorld(t)
+		e := w.worker("a")
+		env := w.brief(e.GID, "x")
+		died := make(chan struct{})
+		w.panes.attempt = func(string) *plan {
+			return &plan{text: written, after: &Injection{Result: Injected}, do: func() {
+				if written {
+					return
+				}
+				w.life.alive(func() { w.dead = true })
+				close(died)
+			}}
+		}
+		w.panes.written = func(string) {
+			w.panes.set(func() { w.panes.all["pane-a"].text = append(w.panes.all["pane-a"].text, env.MsgID) })
+			w.life.alive(func() { w.dead = true })
+			close(died)
+		}
+		m := w.broker.publish(e.GID, env)
+		<-died
+		w.panes.attempt, w.panes.written = nil, nil
+		screen := w.panes.screen("pane-a")
+		w.restart()
+		w.awaitEnd(env, "FAILED IN_DOUBT")
+		await(t, "failed", func() bool { return w.outcome(e.GID, env.MsgID) == "failed IN_DOUBT" })
+		w.broker.publish(e.GID, env) // a replay
+		after := w.brief(e.GID, "after")
+		w.broker.publish(e.GID, after)
+		await(t, "the next", func() bool { return slices.Contains(w.panes.screen("pane-a"), after.MsgID) })
+		if diff := cmp.Diff(append(screen, after.MsgID), w.panes.screen("pane-a")); diff != "" {
+			t.Errorf("screen (-want +got):\n%s", diff)
+		}
+		w.restart()
+		w.awaitAcked(m, "acked")
+		if got := w.reports.ends(env.MsgID); len(got) != 0 {
+			t.Errorf("told again: %v", got)
+		}
+	}
+}
+
+// Fails if the outcome is only known to the signal that was lost.
+func TestAnInjectionWhoseSignalWasLostIsFoundByAQuery(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	env := w.brief(e.GID, "x")
+	w.broker.publish(e.GID, env)
+	w.awaitScreen("pane-a", env)
+	await(t, "injected", func() bool { return w.outcome(e.GID, env.MsgID) == "injected" })
+	w.restart()
+	if got := w.query(env, e.GID, there); got != "INJECTED" {
+		t.Errorf("a query says %s", got)
+	}
+	if got := w.query(w.brief(e.GID, "never sent"), e.GID, there); got != "DEFERRED UNSEEN" {
+		t.Errorf("a query for a message that never came says %s", got)
+	}
+}
+
+// Fails if a copy is acked although nothing of the message is on disk: then
+// the disk fails, the gateway dies, and nobody has it.
+func TestARedeliveryDuringTheRecordIsNotAckedBeforeTheRecordStands(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	w.panes.gate("pane-a", "BUSY")
+	env := w.brief(e.GID, "x")
+	m := w.broker.publish(e.GID, env)
+	await(t, "DEFERRED", func() bool { return len(w.reports.told(env.MsgID)) == 1 })
+	w.disk.mu.Lock() // the commit hangs
+	w.panes.gate("pane-a", "")
+	await(t, "the commit", func() bool { return !w.disk.idle.Load() })
+	w.broker.disconnect()
+	w.broker.connect(w.in)
+	w.disk.down = true // and then fails
+	w.disk.mu.Unlock()
+	await(t, "the failure", func() bool { return w.disk.failures.Load() > 0 })
+	if got := w.broker.state(m); got != "" {
+		t.Errorf("the broker's copy is %s", got)
+	}
+	w.restart()
+	w.awaitScreen("pane-a", env)
+}
+
+// Fails likewise for a message that is being ended.
+func TestARedeliveryDuringTheEndIsNotAckedBeforeTheEndStands(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	env := w.brief(e.GID, "x")
+	w.reports.set(func(r *reports) { r.fail = errDown })
+	m := w.broker.publish(e.GID, env)
+	w.clock.pass(16 * 60e9)
+	await(t, "the sweeper", func() bool { return w.reports.failed() > 0 })
+	w.broker.disconnect()
+	w.broker.connect(w.in)
+	if got := w.broker.state(m); got != "" {
+		t.Errorf("the broker's copy is %s", got)
+	}
+	w.restart()
+	w.awaitEnd(env, "FAILED EXPIRED")
+	w.awaitAcked(m, "rejected")
+}
+
+// Fails if a failed commit that reached the disk after all makes the brief its
+// own duplicate, and nobody injects or reports it.
+func TestACommitThatOnlySeemedToFailDoesNotLoseTheBrief(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	env := w.brief(e.GID, "x")
+	w.disk.set(func(d *disk) { d.lie = true })
+	m := w.broker.publish(e.GID, env)
+	w.awaitScreen("pane-a", env)
+	w.awaitAcked(m, "acked")
+	await(t, "injected", func() bool { return w.outcome(e.GID, env.MsgID) == "injected" })
+	if open, err := w.in.OpenBriefs(e.GID); err != nil || len(open) != 1 {
+		t.Errorf("open briefs: %v, %v", open, err)
+	}
+}
+
+// Fails if mail other than briefs is acked before it is in, or lost.
+func TestAReplyThatWasBeingInjectedAtACrashIsNotLost(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	remote, local := w.mail(envelope.Reply, e.GID, "remote"), w.mail(envelope.Reply, e.GID, "local")
+	died := make(chan struct{})
+	w.panes.attempt = func(string) *plan {
+		return &plan{after: &Injection{Result: NotSent}, do: func() {
+			w.life.alive(func() { w.dead = true })
+			close(died)
+		}}
+	}
+	w.deliver(local)
+	<-died
+	w.broker.publish(e.GID, remote)
+	w.panes.attempt = nil
+	w.restart()
+	await(t, "both", func() bool { return len(w.panes.screen("pane-a")) == 2 })
+}

@@ -1,0 +1,113 @@
+package inbox
+
+import (
+	"context"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+// Deliver takes one message from this host (the local fork of a send, or a
+// notice). It returns once the message is in the store; also is committed
+// together with it, or alone if the message was here before.
+func (in *Inbox) Deliver(ctx context.Context, env *envelope.Envelope, also func(*store.Tx) error) error {
+	b := in.box(env.To)
+	if b == nil {
+		return fault.New(fault.UnknownRecipient, "nobody here has the id %s; ask bridge_roster who is there", env.To)
+	}
+	if also == nil {
+		also = func(*store.Tx) error { return nil }
+	}
+	it := newLocal(env, in.cfg.Now())
+	for {
+		old, err := in.reserve(b, it)
+		if err != nil {
+			return err
+		}
+		if old == nil {
+			return in.deliver(ctx, b, it, env, also)
+		}
+		if old.hash != it.hash {
+			return in.otherBody(env)
+		}
+		if old.stored == nil {
+			return in.cfg.Store.Write(ctx, also)
+		}
+		select { // the same message is being stored just now, or was
+		case <-old.stored:
+			if in.holds(b, old) {
+				return in.cfg.Store.Write(ctx, also)
+			}
+		case <-ctx.Done():
+			return fault.Wrap(ctx.Err(), fault.StoreUnavailable, "the request ended before the message was stored; it may be repeated")
+		}
+	}
+}
+
+// reserve gives a local item its place before it is stored, so that order and
+// cap hold for all who deliver at the same time. old is the item that the
+// message has already.
+func (in *Inbox) reserve(b *box, it *item) (old *item, err error) {
+	b.mu.Lock()
+	gone, full := b.entity.State == Gone, b.locals >= in.cfg.LocalCap
+	if old = b.byID[it.env.MsgID]; old == nil && !gone && !full {
+		b.seq++
+		it.seq, it.stored = b.seq, make(chan struct{})
+		b.insert(it)
+	}
+	b.mu.Unlock()
+	switch {
+	case gone:
+		return nil, fault.New(fault.PaneGone, "%s has ended and will not come back; send to somebody else", in.cfg.Names.Name(b.gid))
+	case old == nil && full:
+		return nil, fault.New(fault.InboxFull, "the inbox of %s is full; wait until it has read some of its mail", in.cfg.Names.Name(b.gid))
+	}
+	return old, nil
+}
+
+func (in *Inbox) holds(b *box, it *item) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.byID[it.env.MsgID] == it
+}
+
+func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.Envelope, also func(*store.Tx) error) error {
+	record := heldOf(b.gid, it.seq, env, it.arrived, true)
+	var seen store.Seen
+	var dup bool
+	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) (err error) {
+		if seen, dup, err = tx.FindSeen(env.MsgID, b.gid); err != nil {
+			return err
+		}
+		if dup = dup && seen.Outcome != outcomeWaiting; dup && seen.BodyHash != it.hash {
+			return in.otherBody(env)
+		}
+		if !dup {
+			if err := tx.PutHeld(record); err != nil {
+				return err
+			}
+		}
+		return also(tx)
+	})
+	if err == nil && !dup {
+		in.trace("received", env, b.gid, outcomeWaiting, "")
+		if env.Kind == envelope.Reply {
+			in.cfg.Reports.Arrived(env)
+		}
+	}
+	b.mu.Lock()
+	if err != nil || dup {
+		b.drop(it)
+	} else {
+		b.arrive(it)
+	}
+	close(it.stored)
+	b.mu.Unlock()
+	return err
+}
+
+func (in *Inbox) otherBody(env *envelope.Envelope) error {
+	in.log.Error("ALARM: one message id with two bodies", "msg", env.MsgID, "trace", env.TraceID)
+	return fault.New(fault.Refused, "message %s is there already with another body; this is a defect of the gateway, tell whoever runs it", env.MsgID)
+}

@@ -1,0 +1,346 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+// fakeClock is the wall and the monotonic clock of a world.
+type fakeClock struct {
+	mu   sync.Mutex
+	wall time.Time
+	up   time.Duration
+}
+
+func newFakeClock() *fakeClock {
+	return &fakeClock{wall: time.Now().Round(0).Truncate(time.Millisecond)}
+}
+
+func (c *fakeClock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.wall
+}
+
+func (c *fakeClock) uptime() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.up
+}
+
+// pass lets time pass.
+func (c *fakeClock) pass(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wall = c.wall.Add(d)
+	c.up += d
+}
+
+// jump sets the wall clock alone.
+func (c *fakeClock) jump(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wall = c.wall.Add(d)
+}
+
+// disk is the store as a gateway sees it. What rides with the next commit does
+// exactly that, so that a crash before takes it.
+type disk struct {
+	world *world
+	life  *life
+
+	mu     sync.Mutex
+	riders []func(*store.Tx) error
+	down   bool
+	// lie, once: the commit is made and called failed.
+	lie bool
+	// dieBefore and dieAfter, if set, let the gateway crash at a commit.
+	dieBefore, dieAfter int
+
+	idle     atomic.Bool // nobody is inside of Write
+	failures atomic.Int64
+}
+
+var errCrashed = errors.New("the gateway has crashed")
+
+var errDown = fault.New(fault.StoreUnavailable, "the disk is full")
+
+func (d *disk) Write(ctx context.Context, fn func(*store.Tx) error) error {
+	d.idle.Store(false)
+	defer d.idle.Store(true)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return fault.Wrap(err, fault.StoreUnavailable, "cancelled")
+	}
+	if d.down {
+		d.failures.Add(1)
+		return errDown
+	}
+	if d.dieBefore--; d.dieBefore == 0 {
+		d.life.alive(func() { d.life.dead = true })
+	}
+	if !d.life.alive(func() {}) {
+		return errCrashed
+	}
+	riders := d.riders
+	err := d.world.store.Write(ctx, func(tx *store.Tx) error {
+		for _, r := range riders {
+			if err := r(tx); err != nil {
+				d.world.t.Errorf("a deferred write failed: %v", err)
+			}
+		}
+		return fn(tx)
+	})
+	if err == nil {
+		d.riders = d.riders[len(riders):]
+	}
+	if d.lie {
+		d.lie = false
+		return fault.New(fault.StoreUnavailable, "the commit failed, or so it seems")
+	}
+	if d.dieAfter--; d.dieAfter == 0 {
+		d.life.alive(func() { d.life.dead = true })
+		return errCrashed
+	}
+	return err
+}
+
+func (d *disk) Later(fn func(*store.Tx) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.riders = append(d.riders, fn)
+}
+
+func (d *disk) View(fn func(*store.Tx) error) error { return d.world.store.View(fn) }
+
+func (d *disk) Trace(store.Event) {}
+
+func (d *disk) set(fn func(*disk)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fn(d)
+}
+
+// flush commits what rides.
+func (d *disk) flush() {
+	if err := d.Write(context.Background(), func(*store.Tx) error { return nil }); err != nil && !errors.Is(err, errCrashed) {
+		d.world.t.Errorf("flush: %v", err)
+	}
+}
+
+// broker keeps mail until it is acked and delivers it again on each connection.
+type broker struct {
+	t      TB
+	mu     sync.Mutex
+	in     *Inbox
+	gen    int
+	queues map[string][]*message
+	// acking is told of each ack before it counts.
+	acking func(env *envelope.Envelope)
+}
+
+type message struct {
+	env   *envelope.Envelope
+	state string // "", acked, rejected
+}
+
+// hold is one delivery of a message.
+type hold struct {
+	b   *broker
+	gen int
+	m   *message
+}
+
+func (b *broker) connect(in *Inbox) {
+	b.mu.Lock()
+	b.gen++
+	b.in = in
+	gen := b.gen
+	queues := map[string][]*message{}
+	for gid, q := range b.queues {
+		queues[gid] = slices.Clone(q)
+	}
+	b.mu.Unlock()
+	for gid, q := range queues {
+		for _, m := range q {
+			if b.open(m) {
+				in.Accept(context.Background(), gid, envelope.Delivery{Envelope: m.env, Redelivered: true, Settler: &hold{b, gen, m}})
+			}
+		}
+	}
+}
+
+func (b *broker) open(m *message) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return m.state == ""
+}
+
+func (b *broker) disconnect() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gen++
+	b.in = nil
+}
+
+// publish brings mail to gid.
+func (b *broker) publish(gid string, env *envelope.Envelope) *message {
+	m := &message{env: env}
+	b.mu.Lock()
+	b.queues[gid] = append(b.queues[gid], m)
+	in, gen := b.in, b.gen
+	b.mu.Unlock()
+	if in != nil {
+		in.Accept(context.Background(), gid, envelope.Delivery{Envelope: env, Settler: &hold{b, gen, m}})
+	}
+	return m
+}
+
+func (b *broker) state(m *message) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return m.state
+}
+
+func (h *hold) settle(how string) error {
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	if h.gen != h.b.gen {
+		return errors.New("the channel is closed")
+	}
+	if h.m.state != "" {
+		return fmt.Errorf("settled already: %s", h.m.state)
+	}
+	h.m.state = how
+	return nil
+}
+
+func (h *hold) Ack() error {
+	if h.b.acking != nil {
+		h.b.acking(h.m.env)
+	}
+	return h.settle("acked")
+}
+func (h *hold) Reject() error  { return h.settle("rejected") }
+func (h *hold) Requeue() error { return nil }
+
+// reports notes what senders are told.
+type reports struct {
+	life     *life
+	mu       sync.Mutex
+	progress []envelope.Report
+	final    []envelope.Report
+	arrived  []string
+	outcomes []string
+	fail     error
+	failing  int // calls of Final that failed
+}
+
+func (r *reports) Progress(p envelope.Report) {
+	r.life.alive(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.progress = append(r.progress, p)
+	})
+}
+
+func (r *reports) Final(_ context.Context, p envelope.Report) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fail != nil {
+		r.failing++
+		return r.fail
+	}
+	if !r.life.alive(func() { r.final = append(r.final, p) }) {
+		return errCrashed
+	}
+	return nil
+}
+
+func (r *reports) Arrived(env *envelope.Envelope) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.arrived = append(r.arrived, env.MsgID)
+}
+
+func (r *reports) Outcome(_ context.Context, env *envelope.Envelope) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fail == nil {
+		r.outcomes = append(r.outcomes, env.MsgID)
+	}
+	return r.fail
+}
+
+func (r *reports) set(fn func(*reports)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn(r)
+}
+
+func (r *reports) failed() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failing
+}
+
+// told lists what the sender of msgID was told, in order.
+func (r *reports) told(msgID string) []string {
+	return r.list(msgID, func() []envelope.Report { return r.progress })
+}
+
+func (r *reports) ends(msgID string) []string {
+	return r.list(msgID, func() []envelope.Report { return r.final })
+}
+
+func (r *reports) list(msgID string, of func() []envelope.Report) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []string
+	for _, p := range of() {
+		if p.MsgID == msgID {
+			all = append(all, strings.TrimSpace(string(p.Kind)+" "+p.Reason))
+		}
+	}
+	return all
+}
+
+// window is the broker's side of a main's inbox.
+type window struct {
+	mu      sync.Mutex
+	ready   int
+	widened int
+	bound   bool
+}
+
+func (w *window) More(string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.bound {
+		w.widened++
+	}
+	return !w.bound
+}
+
+func (w *window) Ready(string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ready
+}
+
+func (w *window) times() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.widened
+}

@@ -1,0 +1,121 @@
+package inbox
+
+import (
+	"container/list"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/store"
+)
+
+// Outcomes as the seen-set records them (design §1).
+const (
+	outcomeWaiting   = "waiting"
+	outcomeInjecting = "injecting"
+	outcomeInjected  = "injected"
+	outcomeDrained   = "drained"
+	outcomeFailed    = "failed"
+)
+
+// state of an item in its box.
+type state int
+
+const (
+	storing   state = iota // local mail on its way into the store
+	waiting                // for the gate, or held for a client
+	injecting              // it is being injected, or ended
+	offered                // in a response that is not known to be written
+)
+
+// item is one message that is not yet injected, drained or failed.
+type item struct {
+	env     *envelope.Envelope // of local mail without its body, which the store has
+	hash    [32]byte           // of the body
+	cost    int                // about what it takes of a result, in bytes of JSON
+	seq     uint64             // its place in the held index
+	arrived time.Time
+	lean    bool          // env has no body
+	stored  chan struct{} // closed when storing is over; nil if it never began
+
+	// The box's mutex guards what follows.
+	state       state
+	local       bool             // the store has it; nobody else does
+	hold        envelope.Settler // the broker's; nil if there is none, or it was let go
+	letGo       bool             // the broker was told: another copy is acked at once
+	attempted   bool             // a commit of injecting failed, or so it seemed
+	redelivered bool
+	pollOnly    bool   // it may be in the pane already
+	told        string // the last DEFERRED reason its sender got
+	place       *list.Element
+}
+
+func newItem(env *envelope.Envelope, now time.Time) *item {
+	return &item{env: env, hash: envelope.Hash(env.Body), cost: cost(env.Body), arrived: now}
+}
+
+// newLocal makes an item whose body stays in the store: a full inbox of long
+// mail would be more than memory takes.
+func newLocal(env *envelope.Envelope, now time.Time) *item {
+	it := newItem(env, now)
+	lean := *env
+	lean.Body = nil
+	it.env, it.lean, it.local = &lean, true, true
+	return it
+}
+
+func cost(body []byte) int {
+	quoted, err := json.Marshal(string(body))
+	if err != nil {
+		return len(body)
+	}
+	return len(quoted) + 400
+}
+
+func envelopeOf(h store.Held) *envelope.Envelope {
+	return &envelope.Envelope{
+		V: envelope.Version, Kind: envelope.Kind(h.Kind), MsgID: h.MsgID, TraceID: h.TraceID,
+		From: h.From, To: h.GID, Signer: h.FromHost, InReplyTo: h.InReplyTo, TurnID: h.TurnID,
+		TS: h.TS, ExpiresAt: h.ExpiresAt, Reason: h.Reason, Hops: h.Hops, Body: h.Body,
+	}
+}
+
+// heldOf is the record of e at its place in the held index; body is nil for
+// mail that the broker keeps.
+func heldOf(gid string, seq uint64, e *envelope.Envelope, arrived time.Time, local bool) store.Held {
+	h := store.Held{
+		GID: gid, Seq: seq, MsgID: e.MsgID, TraceID: e.TraceID, Kind: string(e.Kind),
+		From: e.From, FromHost: e.Signer, InReplyTo: e.InReplyTo, TurnID: e.TurnID, Reason: e.Reason,
+		Hops: e.Hops, TS: e.TS, ExpiresAt: e.ExpiresAt, At: arrived.UnixMilli(), Local: local, Size: len(e.Body),
+	}
+	if local {
+		h.Body = e.Body
+	}
+	return h
+}
+
+// errGone: the item left its box in the meantime.
+var errGone = errors.New("the message is not held any more")
+
+// whole returns it's envelope with its body.
+func (in *Inbox) whole(gid string, it *item) (*envelope.Envelope, error) {
+	if !it.lean {
+		return it.env, nil
+	}
+	var h store.Held
+	var found bool
+	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
+		h, found, err = tx.HeldEntry(gid, it.seq)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, errGone
+	}
+	env := *it.env
+	env.Body = h.Body
+	return &env, nil
+}

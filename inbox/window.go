@@ -1,0 +1,64 @@
+package inbox
+
+import "context"
+
+// Window is the broker's side of an inbox.
+type Window interface {
+	More(gid string) bool // take another window of held mail; false: at its bound
+	Ready(gid string) int // messages that still lie on the broker
+}
+
+// Held is how much mail waits for a client of gid, here and on the broker.
+func (in *Inbox) Held(gid string) int {
+	b := in.box(gid)
+	if b == nil {
+		return 0
+	}
+	b.mu.Lock()
+	n := b.ready
+	b.mu.Unlock()
+	if in.full(b) {
+		n += in.cfg.Window.Ready(gid)
+	}
+	return n
+}
+
+// full reports whether the broker may keep more for a client than it gave:
+// while the window has room nothing is left there.
+func (in *Inbox) full(b *box) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return in.cfg.Window != nil && !b.worker && b.holds >= in.cfg.WindowSize
+}
+
+// More takes another window if mail lies behind a full one, where a filter
+// found nothing (design §6). taken: more is on its way. bound: no more is taken.
+func (in *Inbox) More(gid string) (taken, bound bool) {
+	b := in.box(gid)
+	if b == nil || !in.full(b) || in.cfg.Window.Ready(gid) == 0 {
+		return false, false
+	}
+	taken = in.cfg.Window.More(gid)
+	return taken, !taken
+}
+
+// hunt takes another window for whoever waits for mail that may lie behind a
+// full one. The broker may be slow to answer, and the others need not wait.
+func (in *Inbox) hunt(_ context.Context, b *box) {
+	if !in.full(b) {
+		return
+	}
+	b.mu.Lock()
+	begin := len(b.waiters) > 0 && !b.hunting
+	b.hunting = b.hunting || begin
+	b.mu.Unlock()
+	if !begin {
+		return
+	}
+	in.loops.Go(func() {
+		in.More(b.gid)
+		b.mu.Lock()
+		b.hunting = false
+		b.mu.Unlock()
+	})
+}
