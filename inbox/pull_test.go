@@ -1,0 +1,399 @@
+package inbox
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+func same(t TB, what string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// Fails if an ack goes out before the commit of the drain, or a drained
+// message stays in the held index.
+func TestMailIsDrainedDurablyBeforeItIsAcked(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	remote, local := w.brief(e.GID, "remote"), w.brief(e.GID, "local")
+	m := w.broker.publish(e.GID, remote)
+	w.deliver(local)
+	same(t, "held", 2, w.in.Held(e.GID))
+	batch, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string{"remote", "local"}, got)
+	same(t, "held while offered", 0, w.in.Held(e.GID))
+	same(t, "the broker's copy while offered", "", w.broker.state(m))
+	acked := ""
+	w.broker.acking = func(env *envelope.Envelope) {
+		_ = w.store.View(func(tx *store.Tx) error {
+			s, _, err := tx.FindSeen(env.MsgID, e.GID)
+			acked = s.Outcome
+			return err
+		})
+	}
+	batch.Settle(true)
+	same(t, "on disk at the ack", "drained", acked)
+	same(t, "the broker's copy", "acked", w.broker.state(m))
+	same(t, "held index", 0, len(w.held(e.GID)))
+	same(t, "outcome", []string{"drained", "drained"}, []string{w.outcome(e.GID, remote.MsgID), w.outcome(e.GID, local.MsgID)})
+	same(t, "query", "INJECTED", w.query(remote, e.GID, there))
+	// A main may answer what it was sent.
+	brief, err := w.in.BriefToAnswer(e.GID, local.MsgID)
+	if err != nil || brief.State != "open" {
+		t.Errorf("brief: %+v, %v", brief, err)
+	}
+}
+
+// Fails if mail whose response was lost loses its place or its mark.
+func TestMailThatWasNotWrittenComesAgainInItsPlaceAndMarked(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	w.broker.publish(e.GID, w.brief(e.GID, "1"))
+	w.deliver(w.brief(e.GID, "2"))
+	w.deliver(w.brief(e.GID, "3"))
+	batch, got := w.poll(e.GID, Filter{}, Limit{Max: 2})
+	same(t, "poll", []string{"1", "2"}, got)
+	batch.Settle(false)
+	batch.Settle(true) // only the first counts
+	batch, got = w.poll(e.GID, Filter{}, Limit{})
+	same(t, "second poll", []string{"1!", "2!", "3"}, got)
+	batch.Settle(false)
+	w.disk.flush()
+	w.restart() // the broker delivers its own again, behind the local mail
+	_, got = w.poll(e.GID, Filter{}, Limit{})
+	slices.Sort(got)
+	same(t, "poll after a restart", []string{"1!", "2!", "3!"}, got)
+}
+
+// Fails if what a client saw in the moment of a crash comes again unmarked.
+func TestMailThatWasBeingWrittenAtACrashComesAgainMarked(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	w.broker.publish(e.GID, w.brief(e.GID, "remote"))
+	w.deliver(w.brief(e.GID, "local"))
+	w.deliver(w.brief(e.GID, "not offered"))
+	w.poll(e.GID, Filter{}, Limit{Max: 2})
+	w.disk.flush() // within a second
+	w.restart()
+	_, got := w.poll(e.GID, Filter{}, Limit{})
+	slices.Sort(got)
+	same(t, "poll", []string{"local!", "not offered", "remote!"}, got)
+}
+
+// Fails if a batch that was never taken counts as seen.
+func TestMailThatNobodyTookComesAgainUnmarked(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	wait, err := w.in.Wait(e.GID, Filter{}, Limit{Max: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.deliver(w.brief(e.GID, "1"))
+	same(t, "offered", 0, w.in.Held(e.GID))
+	wait.Close()
+	w.restart()
+	_, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string{"1"}, got)
+}
+
+// Fails if the store refuses and the mail is acked or forgotten all the same.
+func TestMailWhoseDrainCannotBeRecordedIsHeldAgain(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	m := w.broker.publish(e.GID, w.brief(e.GID, "1"))
+	batch, _ := w.poll(e.GID, Filter{}, Limit{})
+	w.disk.set(func(d *disk) { d.down = true })
+	batch.Settle(true)
+	same(t, "the broker's copy", "", w.broker.state(m))
+	w.disk.set(func(d *disk) { d.down = false })
+	batch, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string{"1!"}, got)
+	batch.Settle(true)
+	same(t, "the broker's copy", "acked", w.broker.state(m))
+}
+
+// Fails if a commit that only seemed to fail makes two open briefs of one.
+func TestMailDrainedTwiceIsOneBrief(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	w.broker.publish(e.GID, w.brief(e.GID, "1"))
+	batch, _ := w.poll(e.GID, Filter{}, Limit{})
+	w.disk.set(func(d *disk) { d.lie = true })
+	batch.Settle(true)
+	batch, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string{"1!"}, got)
+	batch.Settle(true)
+	open, err := w.in.OpenBriefs(e.GID)
+	if err != nil || len(open) != 1 {
+		t.Errorf("open: %v, %v", open, err)
+	}
+}
+
+// Fails if mail from others is handed out, or order or bounds are not kept.
+func TestAPollGetsWhatItsFilterAndLimitsAdmit(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	other := newID()
+	for i := range 6 {
+		env := w.brief(e.GID, fmt.Sprint(i))
+		if i%2 == 1 {
+			env.From = other
+		}
+		w.broker.publish(e.GID, env)
+	}
+	batch, got := w.poll(e.GID, Filter{From: other}, Limit{Max: 2})
+	same(t, "from the other", []string{"1", "3"}, got)
+	batch.Settle(true)
+	_, got = w.poll(e.GID, Filter{InReplyTo: newID()}, Limit{})
+	same(t, "answers to something else", []string(nil), got)
+	big := w.brief(e.GID, strings.Repeat("x", 4000))
+	w.broker.publish(e.GID, big)
+	w.broker.publish(e.GID, w.brief(e.GID, "small"))
+	batch, got = w.poll(e.GID, Filter{}, Limit{Bytes: 4000})
+	same(t, "what fits; nothing overtakes", []string{"0", "2", "4", "5"}, got)
+	batch.Settle(true)
+	batch, got = w.poll(e.GID, Filter{}, Limit{Bytes: 4000})
+	same(t, "the first, however long", []string{string(big.Body)}, got)
+	batch.Settle(true)
+	_, got = w.poll(e.GID, Filter{}, Limit{})
+	same(t, "the rest", []string{"small"}, got)
+}
+
+func waiter(t *testing.T, w *world, gid string, f Filter) *Waiter {
+	t.Helper()
+	wait, err := w.in.Wait(gid, f, Limit{Max: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(wait.Close)
+	return wait
+}
+
+func taken(t *testing.T, wait *Waiter) []string {
+	t.Helper()
+	select {
+	case b := <-wait.C():
+		return bodies(t, b)
+	default:
+		return nil
+	}
+}
+
+// Fails if a younger client gets mail before an older one, or a poll an answer
+// before the call that waits for it.
+func TestTheExactWaiterComesFirstThenTheOneThatWaitsLongest(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	question := newID()
+	first, second := waiter(t, w, e.GID, Filter{}), waiter(t, w, e.GID, Filter{})
+	exact := waiter(t, w, e.GID, Filter{InReplyTo: question})
+	answer := w.mail(envelope.Reply, e.GID, "answer")
+	answer.InReplyTo = question
+	w.broker.publish(e.GID, answer)
+	same(t, "exact", []string{"answer"}, taken(t, exact))
+	w.broker.publish(e.GID, w.brief(e.GID, "1"))
+	same(t, "second", []string(nil), taken(t, second))
+	same(t, "first", []string{"1"}, taken(t, first))
+	w.broker.publish(e.GID, w.brief(e.GID, "2"))
+	same(t, "second", []string{"2"}, taken(t, second))
+}
+
+// Fails if mail that comes back is not offered to whoever waits already.
+func TestMailThatComesBackGoesToTheNextWhoWaits(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	w.deliver(w.brief(e.GID, "1"))
+	batch, _ := w.poll(e.GID, Filter{}, Limit{})
+	next := waiter(t, w, e.GID, Filter{})
+	batch.Settle(false)
+	same(t, "next", []string{"1!"}, taken(t, next))
+}
+
+// Fails if who sent without waiting for an answer is given one as the outcome.
+func TestAWaiterForTheOutcomeAloneGetsNoAnswer(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	wait := waiter(t, w, e.GID, Filter{InReplyTo: newID(), Reports: true})
+	answer := w.mail(envelope.Reply, e.GID, "answer")
+	answer.InReplyTo = wait.filter.InReplyTo
+	w.broker.publish(e.GID, answer)
+	same(t, "answer", []string(nil), taken(t, wait))
+	report := w.mail(envelope.Failed, e.GID, "")
+	report.InReplyTo, report.Reason = answer.InReplyTo, "EXPIRED"
+	w.deliver(report)
+	same(t, "report", []string{""}, taken(t, wait))
+}
+
+// Fails if a worker can poll a brief, or its pane gets the answer that its own
+// call waits for.
+func TestAWorkersOwnCallGetsItsAnswerBeforeItsPane(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	w.panes.gate("pane-a", "BUSY")
+	brief := w.brief(e.GID, "brief")
+	w.broker.publish(e.GID, brief)
+	await(t, "DEFERRED", func() bool { return len(w.reports.told(brief.MsgID)) == 1 })
+	_, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string(nil), got)
+	same(t, "held", 0, w.in.Held(e.GID))
+	wait := waiter(t, w, e.GID, Filter{InReplyTo: newID()})
+	answer := w.mail(envelope.Reply, e.GID, "answer")
+	answer.InReplyTo = wait.filter.InReplyTo
+	m := w.broker.publish(e.GID, answer)
+	batch := <-wait.C()
+	same(t, "the call", []string{"answer"}, bodies(t, batch))
+	batch.Settle(true)
+	same(t, "the broker's copy", "acked", w.broker.state(m))
+	w.panes.gate("pane-a", "")
+	w.awaitScreen("pane-a", brief)
+}
+
+// Fails if the loop holds up a brief for an answer that a poll took while its
+// pane was busy, or writes that answer as well.
+func TestAnAnswerThatAPollTookIsNotInjected(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	w.panes.gate("pane-a", "BUSY")
+	answer, brief := w.mail(envelope.Reply, e.GID, "answer"), w.brief(e.GID, "brief")
+	w.broker.publish(e.GID, answer)
+	w.broker.publish(e.GID, brief)
+	batch, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string{"answer"}, got)
+	await(t, "the brief's own wait", func() bool { return slices.Equal(w.reports.told(brief.MsgID), []string{"DEFERRED BUSY"}) })
+	batch.Settle(true)
+	w.panes.gate("pane-a", "")
+	w.awaitScreen("pane-a", brief)
+}
+
+// Fails if local mail is stored beyond the cap, or the cap never opens again.
+func TestLocalMailIsRefusedWhenTheInboxIsFull(t *testing.T) {
+	w := newWorldOn(t, openStore(t))
+	t.Cleanup(w.stop)
+	w.begin(func(c *Config) { c.LocalCap = 2 })
+	e := w.main("m")
+	w.deliver(w.brief(e.GID, "1"))
+	w.deliver(w.brief(e.GID, "2"))
+	err := w.in.Deliver(t.Context(), w.brief(e.GID, "3"), nil)
+	if !fault.Is(err, fault.InboxFull) {
+		t.Errorf("deliver: %v", err)
+	}
+	same(t, "stored", 2, len(w.held(e.GID)))
+	w.broker.publish(e.GID, w.brief(e.GID, "remote")) // the broker has a cap of its own
+	batch, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string{"1", "2", "remote"}, got)
+	batch.Settle(true)
+	w.deliver(w.brief(e.GID, "4"))
+}
+
+// Fails if what was written to a frozen client is gone for good.
+func TestWhatWasDrainedCanBeReadForAnHour(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	env, held := w.brief(e.GID, "1"), w.brief(e.GID, "2")
+	w.deliver(env)
+	batch, _ := w.poll(e.GID, Filter{}, Limit{})
+	batch.Settle(true)
+	w.deliver(held)
+	w.clock.pass(59 * time.Minute)
+	m, err := w.in.Read(e.GID, env.MsgID)
+	if err != nil || string(m.Body) != "1" {
+		t.Errorf("read: %v, %v", m, err)
+	}
+	lately := w.in.Recently(e.GID)
+	if len(lately) != 1 || lately[0].MsgID != env.MsgID || lately[0].FromName != "name-of-"+sender {
+		t.Errorf("lately: %v", lately)
+	}
+	if _, err := w.in.Read(e.GID, held.MsgID); !fault.Is(err, fault.BadRequest) {
+		t.Errorf("what was not handed over could be read: %v", err)
+	}
+	w.clock.pass(2 * time.Minute)
+	if _, err := w.in.Read(e.GID, env.MsgID); !fault.Is(err, fault.BadRequest) {
+		t.Errorf("after the hour: %v", err)
+	}
+	same(t, "lately", 0, len(w.in.Recently(e.GID)))
+}
+
+// Fails if what is kept to be read again grows without bound.
+func TestWhatCanBeReadAgainIsBounded(t *testing.T) {
+	b := newBox(store.Entity{Kind: Main}, nil)
+	now := time.Now()
+	for range 40_000 {
+		b.keep(&envelope.Envelope{Body: make([]byte, 100)}, now)
+	}
+	if n := len(b.recent); n < 10_000 || n > recentBytes/perRecent {
+		t.Errorf("%d are kept", n)
+	}
+	b.keep(&envelope.Envelope{Body: make([]byte, 2*recentBytes)}, now)
+	same(t, "beside a huge one", 1, len(b.recent))
+	same(t, "its size", 2*recentBytes+perRecent, b.recentSize)
+}
+
+// Fails if a filter makes do with a full window, or a half-empty one is
+// widened for nothing.
+func TestAFilterLooksBehindAFullWindow(t *testing.T) {
+	w := newWorld(t) // its window is 8
+	e := w.main("m")
+	for i := range 8 {
+		if taken, bound := w.in.More(e.GID); taken || bound {
+			t.Fatalf("with %d held: taken %t, bound %t", i, taken, bound)
+		}
+		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
+	}
+	if taken, bound := w.in.More(e.GID); taken || bound {
+		t.Errorf("with nothing behind: taken %t, bound %t", taken, bound)
+	}
+	w.window.ready = 5
+	same(t, "held", 13, w.in.Held(e.GID))
+	if taken, bound := w.in.More(e.GID); !taken || bound {
+		t.Errorf("with mail behind: taken %t, bound %t", taken, bound)
+	}
+	w.poll(e.GID, Filter{}, Limit{Max: 3})
+	same(t, "held while three are offered", 10, w.in.Held(e.GID))
+	w.window.bound = true
+	if taken, bound := w.in.More(e.GID); taken || !bound {
+		t.Errorf("at the bound: taken %t, bound %t", taken, bound)
+	}
+}
+
+// Fails if a blocked call waits for an answer that lies behind a full window.
+func TestABlockedCallHasMailFetchedFromBehindAFullWindow(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	for i := range 8 {
+		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
+	}
+	w.window.ready = 1
+	waiter(t, w, e.GID, Filter{InReplyTo: newID()})
+	await(t, "another window", func() bool { return w.window.times() > 0 })
+}
+
+// Fails if the bodies of all that waits are in memory.
+func TestLocalMailWaitsOnDisk(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	w.deliver(w.brief(e.GID, "stored"))
+	look := func() {
+		t.Helper()
+		for _, it := range w.in.box(e.GID).byID {
+			if len(it.env.Body) > 0 {
+				t.Errorf("%q is in memory", it.env.Body)
+			}
+		}
+	}
+	look()
+	w.restart()
+	look()
+	_, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string{"stored"}, got)
+}
