@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fleetd/fault"
@@ -21,6 +22,7 @@ type panes struct {
 	attempt func(msgID string) *plan
 	// written is told of each text before it is on the screen.
 	written func(msgID string)
+	absent  atomic.Int64 // looks that found no agent
 }
 
 // plan is how one attempt goes.
@@ -134,6 +136,7 @@ func (i injector) wait(ctx context.Context, at Pane, h Hooks) (Injection, bool) 
 		case p.gone:
 			return Injection{Result: PaneGone}, false
 		case !p.agent:
+			i.absent.Add(1)
 			return Injection{Result: AgentGone}, false
 		case !h.Expires.IsZero() && !i.world.clock.now().Before(h.Expires):
 			return Injection{Result: NotSent, Reason: string(fault.Expired), Err: errors.New("expired")}, false
