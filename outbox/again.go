@@ -75,7 +75,7 @@ func (o *Outbox) behindOlder(ctx context.Context, sender string) error {
 		}
 		if bound == nil {
 			o.nudge()
-			t := time.NewTimer(behindBound)
+			t := time.NewTimer(o.behind)
 			defer t.Stop()
 			bound = t.C
 		}

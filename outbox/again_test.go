@@ -117,6 +117,7 @@ func TestNewMailDoesNotWaitForEver(t *testing.T) {
 	defer cancel()
 	_, err := w.out.Send(ctx, Request{From: aide, To: "coder", Content: []byte("x")})
 	wantCode(t, err, fault.BrokerDown)
+	w.out.behind = 10 * time.Millisecond
 	_, err = w.out.Send(context.Background(), Request{From: aide, To: "coder", Content: []byte("x")})
 	wantCode(t, err, fault.BrokerDown)
 }

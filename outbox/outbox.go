@@ -104,6 +104,8 @@ type Outbox struct {
 	watches  map[string][]*Watch // by msgID
 	calls    map[string]*call    // running, by entity and idempotency key
 
+	behind time.Duration // behindBound but in tests
+
 	stripes [64]sync.Mutex // one outcome of one message at a time; taken before mu
 	work    chan func(context.Context)
 	wake    chan struct{} // the loop has something to do before the next tick
@@ -129,7 +131,7 @@ func New(cfg Config) *Outbox {
 	return &Outbox{
 		cfg: cfg, log: cfg.Logger, open: map[string]*open{}, lanes: map[string]*lane{}, moved: make(chan struct{}),
 		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{},
-		gen: 1, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
+		gen: 1, behind: behindBound, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
 	}
 }
 
