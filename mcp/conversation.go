@@ -153,7 +153,7 @@ func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
 			return w.mailed(ctx, batch)
 		case p := <-w.watch.C():
 			w.last = p
-			if w.wait == 0 {
+			if time.Since(w.started) >= w.wait {
 				return w.now(ctx)
 			}
 		case <-silence.C:

@@ -66,7 +66,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count(delivered, s.Delivered)
 	count(signals, s.Signals)
 	gauge(parked, float64(s.Parked))
-	ready, _ := link{c.g}.Connected()
+	ready, _ := link(c).Connected()
 	gauge(connected, oneIf(ready))
 	for reason, n := range c.g.fabric.Refusals() {
 		count(refusals, n, reason)
