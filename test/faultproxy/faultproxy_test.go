@@ -81,8 +81,9 @@ func TestStallsOneDirectionAndLosesNothing(t *testing.T) {
 
 // Fails if Reset ends a connection like Cut does, or not at all.
 func TestResetIsAReset(t *testing.T) {
-	p, client, _ := pair(t)
+	p, client, server := pair(t)
 	send(t, client)
+	arrives(t, server) // so that the proxy holds both ends
 	p.Reset()
 	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -92,7 +93,9 @@ func TestResetIsAReset(t *testing.T) {
 
 // Fails if Cut leaves connections open, or Down takes new ones.
 func TestDownRefusesNewConnections(t *testing.T) {
-	p, client, _ := pair(t)
+	p, client, server := pair(t)
+	send(t, client)
+	arrives(t, server)
 	p.Set(faultproxy.Down)
 	p.Cut()
 	next, err := net.Dial("tcp", p.Addr())
