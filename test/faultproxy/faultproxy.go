@@ -68,10 +68,13 @@ func (p *Proxy) Reset() { p.drop(true) }
 func (p *Proxy) drop(rst bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// All before any is closed: whoever copies closes the other end at once.
 	for c := range p.conns {
 		if t, ok := c.(*net.TCPConn); ok && rst {
 			_ = t.SetLinger(0) // a closed socket needs no reset
 		}
+	}
+	for c := range p.conns {
 		_ = c.Close()
 	}
 	p.conns = map[net.Conn]struct{}{}
