@@ -74,6 +74,13 @@ func (h *Host) Environ() []string {
 	return append(env, h.env...)
 }
 
+// Command is bridged on the command line of this host's user.
+func (h *Host) Command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, h.fleet.bridged, args...)
+	cmd.Env, cmd.Dir = h.Environ(), h.dir
+	return cmd
+}
+
 // Start runs the daemon and returns when its local API answers.
 func (h *Host) Start(ctx context.Context) error {
 	h.mu.Lock()

@@ -3,6 +3,7 @@ package fleet
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -37,12 +38,17 @@ func (h *Host) AddWorker(ctx context.Context, name string, flags ...string) (*Wo
 	w := &Worker{Name: name, GID: r.GID, Token: r.Token, Host: h}
 	w.argv = append([]string{h.fleet.agent, "--log", w.logPath(), "--control", w.controlPath()}, flags...)
 	w.env = map[string]string{"BRIDGED_URL": r.URL, "BRIDGED_TOKEN": r.Token}
+	return w, w.Reopen(ctx)
+}
+
+// Reopen starts the agent in a new pane and registers the worker there.
+func (w *Worker) Reopen(ctx context.Context) error {
 	place, err := w.open()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	w.Pane = place.PaneID
-	return w, w.bind(ctx)
+	return w.bind(ctx)
 }
 
 func (w *Worker) open() (herdrsim.Place, error) {
@@ -71,6 +77,15 @@ func (w *Worker) controlPath() string { return filepath.Join(w.Host.dir, w.Name+
 func (w *Worker) Control(command string) error {
 	_, err := agent.Control(w.controlPath(), command, 10*time.Second)
 	return err
+}
+
+// State is what is going on in the agent.
+func (w *Worker) State() (s agent.State, err error) {
+	answer, err := agent.Control(w.controlPath(), "state", 10*time.Second)
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal([]byte(answer), &s)
 }
 
 // Events is what happened in the agent so far.
