@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"fleetd/fault"
 
@@ -83,7 +84,8 @@ func (s *Server) outermost(next http.Handler) http.Handler {
 	})
 }
 
-// body reads a request's body within the cap and within bodyTimeout.
+// body reads a request's body within the cap and within bodyTimeout. The JSON
+// decoder would make another text of what is no UTF-8.
 func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, *fault.Error) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // recorders of tests have none
@@ -91,6 +93,9 @@ func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, *fault.Er
 	// Must be lifted: a deadline that passes during a wait would look like a
 	// client that hung up.
 	_ = rc.SetReadDeadline(time.Time{})
+	if err == nil && !utf8.Valid(b) {
+		return nil, fault.New(fault.BadContent, "the request is not valid UTF-8; send text, and binary data as a file path.")
+	}
 	if err == nil {
 		return b, nil
 	}

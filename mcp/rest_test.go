@@ -46,6 +46,7 @@ func TestProblems(t *testing.T) {
 		{request{method: "POST", path: "/api/v1/send", body: `{"to":"a","content":"INTERNAL"}`}, 500, fault.Internal, "a sentence."},
 		{request{method: "POST", path: "/api/v1/send", body: `{"to":"a","contend":"x"}`}, 400, fault.BadRequest, `did you mean "content"?`},
 		{request{method: "POST", path: "/api/v1/send", body: `{"to":"a","content":"x"} trailing`}, 400, fault.BadRequest, "one JSON object"},
+		{request{method: "POST", path: "/api/v1/send", body: `{"to":"a","content":"caf` + "\xe9" + `"}`}, 422, fault.BadContent, "UTF-8"},
 		{request{method: "POST", path: "/api/v1/sent", body: `{}`}, 404, fault.BadRequest, `did you mean "send"?`},
 		{request{method: "GET", path: "/api/v1/send"}, 405, fault.BadRequest, "POST only"},
 		{request{method: "POST", path: "/api/v1/send", body: "to=a", header: map[string]string{"Content-Type": "text/plain"}}, 415, fault.BadRequest, "application/json"},

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"fleetd/fault"
 )
@@ -25,6 +26,9 @@ func (a *app) content(arg string, given bool, limit int) (string, error) {
 	}
 	if len(s) > limit {
 		return "", fault.New(fault.TooLarge, "the content is longer than %d bytes (limits.content_bytes); send a part of it, or the name of a file that holds it", limit)
+	}
+	if !utf8.ValidString(s) { // JSON would make another text of it
+		return "", fault.New(fault.BadContent, "the content is not valid UTF-8; send text, and binary data as a file path")
 	}
 	if s == "" {
 		return "", usagef("the content is empty; there is nothing to send")

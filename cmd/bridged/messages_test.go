@@ -65,6 +65,8 @@ func TestContentFromStandardInput(t *testing.T) {
 	w := newWorld(t).env("BRIDGED_LIMITS_CONTENT_BYTES=100")
 	w.in = strings.Repeat("x", 101)
 	w.want(result{code: 1, err: "bridged: TOO_LARGE: the content is longer than 100 bytes (limits.content_bytes); send a part of it, or the name of a file that holds it\n"}, "send", "rev", "-")
+	w.in = "caf\xe9"
+	w.want(result{code: 1, err: "bridged: BAD_CONTENT: the content is not valid UTF-8; send text, and binary data as a file path\n"}, "send", "rev")
 	w.in = "\n"
 	w.want(result{code: 2, err: "bridged: BAD_REQUEST: the content is empty; there is nothing to send\n"}, "send", "rev")
 	w.deps.InTTY = true
