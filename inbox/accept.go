@@ -44,7 +44,11 @@ func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error 
 		}
 		in.settled("ack", d.Envelope, d.Ack())
 		return nil
-	case envelope.Send, envelope.Broadcast, envelope.Reply:
+	case envelope.Send, envelope.Broadcast:
+		if err := in.allowed(ctx, b.gid, d.Envelope); err != nil {
+			return err
+		}
+	case envelope.Reply: // to something that was asked from here
 	default:
 		if err := in.final(ctx, d.Envelope, b.gid, envelope.Failed, string(fault.Refused)); err != nil {
 			return err
@@ -67,6 +71,19 @@ func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error 
 	b.arrive(it)
 	b.mu.Unlock()
 	return nil
+}
+
+// allowed refuses a brief of a host that this one takes none from (design §9,
+// §11 control.allow), and tells its sender.
+func (in *Inbox) allowed(ctx context.Context, gid string, e *envelope.Envelope) error {
+	if e.Signer == in.cfg.Host || in.cfg.Allowed == nil || in.cfg.Allowed(e.Signer) {
+		return nil
+	}
+	if err := in.final(ctx, e, gid, envelope.Failed, string(fault.NotAllowed)); err != nil {
+		return err
+	}
+	in.trace("refused", e, gid, outcomeFailed, string(fault.NotAllowed))
+	return fault.New(fault.NotAllowed, "host %s may not send here: control.allow leaves it out", e.Signer)
 }
 
 // admit gives a new item its place, and a main's one in the held index.

@@ -70,6 +70,8 @@ type Config struct {
 	Changed func(store.Entity)
 	// Gate is told whenever a worker's gate closes (a reason) or opens ("").
 	Gate   func(gid, reason string, since time.Time)
+	// Allowed says whether a host may send briefs here; nil: every trusted one.
+	Allowed func(host string) bool
 	Now    func() time.Time
 	Uptime func() time.Duration // the monotonic clock, by which jumps of Now are seen
 	NewID  func() string        // UUIDv7

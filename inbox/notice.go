@@ -44,6 +44,8 @@ func failed(reason fault.Code) string {
 		return "was not accepted: the inbox is full. Wait until it has been read, then send it again."
 	case fault.Unroutable:
 		return "did not arrive: that inbox does not exist any more. Ask bridge_roster who is there."
+	case fault.NotAllowed:
+		return "was refused: that host takes no messages from yours. Ask whoever runs it, or send to somebody on another host."
 	case fault.Refused:
 		return "was refused by the recipient's gateway; its log says why."
 	}

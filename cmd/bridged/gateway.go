@@ -93,7 +93,9 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 	g.inbox = inbox.New(inbox.Config{
 		Host: cfg.Host, Boot: g.boot, Store: st, Injector: panes{injector, client, cfg.Inject.PasteBytes},
 		Reports: g.outbox, Names: directory{g.roster}, Window: g.window(), WindowSize: mainWindow, Panes: panes{injector, client, 0},
-		Changed: g.entityChanged, Gate: g.status.gate, NewID: newID, Secret: newSecret, Logger: log.Named("inbox"),
+		Changed: g.entityChanged, Gate: g.status.gate,
+		Allowed: func(host string) bool { return cfg.Control.Allows(host, config.VerbSend) },
+		NewID:   newID, Secret: newSecret, Logger: log.Named("inbox"),
 	})
 	g.outbox.Use(g.inbox)
 	if err := g.outbox.Load(); err != nil {
