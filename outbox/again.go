@@ -165,7 +165,8 @@ func (o *Outbox) sendAgain(ctx context.Context, msgID string) bool {
 	}
 	away := false
 	if !o.change(msgID, func(op *open) bool {
-		op.flight, op.word, op.gen, op.away = true, fabric.NotSent, o.gen, !o.peers[in.ToHost].online
+		op.flight, op.doubted, op.word, op.gen = true, false, fabric.NotSent, o.gen
+		op.away = !o.peers[in.ToHost].online
 		away = op.away
 		return false
 	}) {

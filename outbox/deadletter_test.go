@@ -109,6 +109,8 @@ func TestADeadLetterClearsUpADoubt(t *testing.T) {
 	w.died(s, "coder", "expired")
 	w.after(time.Minute)
 	w.wantNotices(s.MsgID, "FAILED IN_DOUBT", "FAILED EXPIRED")
+	w.signal(envelope.Failed, "NOT_INJECTED", s.MsgID) // the recipient knows better, and that is seen too
+	w.wantNotices(s.MsgID, "FAILED IN_DOUBT", "FAILED EXPIRED", "FAILED NOT_INJECTED")
 }
 
 // Fault: dead mail for nobody, of nobody or from long ago told to somebody.

@@ -157,8 +157,16 @@ func TestACallJoinsTheOneThatRuns(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(call)
 	id := <-began
+	waits := noticing{context.Background(), make(chan struct{}, 1)}
 	for range 7 {
-		wg.Go(call)
+		wg.Go(func() {
+			s, err := w.out.Send(waits, Request{From: boss, To: "coder", Content: []byte("do it"), Key: "k"})
+			if err != nil {
+				t.Error(err)
+			}
+			results <- s
+		})
+		<-waits.asked
 	}
 	_, err := w.send(Request{Key: "k", Content: []byte("other")})
 	wantCode(t, err, fault.Conflict)
@@ -177,6 +185,20 @@ func TestACallJoinsTheOneThatRuns(t *testing.T) {
 	if news != 1 || len(w.broker.mail()) != 1 {
 		t.Errorf("%d calls say that they sent it, %d publications", news, len(w.broker.mail()))
 	}
+}
+
+// noticing says when somebody begins to wait with it.
+type noticing struct {
+	context.Context
+	asked chan struct{}
+}
+
+func (n noticing) Done() <-chan struct{} {
+	select {
+	case n.asked <- struct{}{}:
+	default:
+	}
+	return n.Context.Done()
 }
 
 // Fault: the error of a caller who hung up told to those who joined him.
@@ -206,10 +228,12 @@ func TestAJoinedCallSurvivesTheFirstCaller(t *testing.T) {
 	})
 	<-began
 	joined := make(chan error, 1)
+	waits := noticing{context.Background(), make(chan struct{}, 16)}
 	wg.Go(func() {
-		_, err := w.send(Request{Key: "k"})
+		_, err := w.out.Send(waits, Request{From: boss, To: "coder", Content: []byte("do it"), Key: "k"})
 		joined <- err
 	})
+	<-waits.asked
 	hangUp()
 	close(gate)
 	wg.Wait()

@@ -285,7 +285,11 @@ func TestALateRefusalIsTold(t *testing.T) {
 		var id string
 		_, err := w.send(Request{Leaving: func(m string) { id = m }})
 		wantCode(t, err, fault.InDoubt)
+		w.turn()
 		w.broker.settle(id, word)
+		if len(w.out.wake) == 0 {
+			t.Error("the loop is not woken")
+		}
 		w.turn()
 		w.wantNotices(id, want)
 		w.after(time.Hour)

@@ -97,7 +97,7 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 	}
 	now := o.cfg.Now()
 	open := o.change(r.MsgID, func(op *open) bool {
-		op.answered = op.answered || answer && !op.asked.IsZero()
+		op.answered = op.answered || answer // due forgets what came before the last question
 		if unseen {
 			return false
 		}

@@ -93,6 +93,9 @@ func TestWhoWaitsIsToldAndNobodyElse(t *testing.T) {
 	s := w.sent(Request{Leaving: func(id string) { watch = w.out.Watch(id) }})
 	w.signal(envelope.Deferred, "BUSY", s.MsgID)
 	w.answers(envelope.Deferred, "UNSEEN", s.MsgID) // says nothing to him
+	if n := len(watch.C()); n != 1 {
+		t.Errorf("heard %d words", n)
+	}
 	w.signal(envelope.Injected, "", s.MsgID)
 	w.signal(envelope.Deferred, "LATE", s.MsgID)
 	if p := <-watch.C(); p.Kind != envelope.Deferred || p.Reason != "BUSY" {
