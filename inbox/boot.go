@@ -8,23 +8,23 @@ import (
 	"fleetd/store"
 )
 
-// settleOldInjections reports every brief that an earlier run was injecting
-// when it ended: it may or may not have reached the pane, so it is in doubt
-// and never injected again (design §6). A crash in here repeats it; the
-// report's id is derived, so it is told once.
+// settleOldInjections settles every brief that an earlier run was injecting
+// when it ended. What the seen-set has injected is open. The others may or may
+// not have reached the pane, so they are in doubt: reported, and never injected
+// again (design §6). A crash in here repeats it; the report's id is derived, so
+// it is told once.
 func (in *Inbox) settleOldInjections(ctx context.Context) error {
-	var all []store.Brief
-	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		all, err = tx.AllBriefs()
-		return err
+	var doubtful []store.Brief
+	err := in.untilStored(ctx, func(ctx context.Context) error {
+		return in.cfg.Store.Write(ctx, func(tx *store.Tx) (err error) {
+			doubtful, err = in.openInjected(tx)
+			return err
+		})
 	})
 	if err != nil {
 		return err
 	}
-	for _, b := range all {
-		if b.State != briefInjecting || b.Boot == in.cfg.Boot {
-			continue
-		}
+	for _, b := range doubtful {
 		if err := in.settleOld(ctx, b); err != nil {
 			if ctx.Err() != nil {
 				return err
@@ -37,6 +37,32 @@ func (in *Inbox) settleOldInjections(ctx context.Context) error {
 			"msg", b.MsgID, "trace", b.TraceID, "to", b.GID)
 	}
 	return nil
+}
+
+// openInjected makes open what is known to be in, and returns the rest.
+func (in *Inbox) openInjected(tx *store.Tx) (doubtful []store.Brief, err error) {
+	all, err := tx.AllBriefs()
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range all {
+		if b.State != briefInjecting || b.Boot == in.cfg.Boot {
+			continue
+		}
+		injected, err := wasInjected(tx, b)
+		if err != nil {
+			return nil, err
+		}
+		if !injected {
+			doubtful = append(doubtful, b)
+			continue
+		}
+		b.State = briefOpen
+		if err := tx.PutBrief(b); err != nil {
+			return nil, err
+		}
+	}
+	return doubtful, nil
 }
 
 func (in *Inbox) settleOld(ctx context.Context, b store.Brief) error {
@@ -53,6 +79,11 @@ func (in *Inbox) settleOld(ctx context.Context, b store.Brief) error {
 			return in.changeBrief(tx, b.GID, b.MsgID, briefInjecting, briefInDoubt)
 		})
 	})
+}
+
+func wasInjected(tx *store.Tx, b store.Brief) (bool, error) {
+	seen, _, err := tx.SeenOf(b.TS, b.MsgID, b.GID)
+	return seen.Outcome == outcomeInjected, err
 }
 
 // failSeen notes that a brief on record failed.

@@ -312,21 +312,41 @@ func (b *box) collect(w *Waiter) []*item {
 	return got
 }
 
-// markOffered notes in the held index what was handed to a client that may not
-// have got it. What left the index meanwhile stays out of it.
-func markOffered(tx *store.Tx, gid string, places []uint64) error {
-	for _, seq := range places {
-		h, found, err := tx.HeldEntry(gid, seq)
-		if err != nil {
-			return err
-		}
-		if !found || h.Offered {
+// noteOffered has the held index say what was handed to a client that may not
+// have got it. The caller has the items: nobody drops their records meanwhile.
+func (b *box) noteOffered(items ...*item) {
+	var local []uint64
+	var records []store.Held
+	b.mu.Lock()
+	for _, it := range items {
+		if it.local {
+			local = append(local, it.seq)
 			continue
 		}
+		h := heldOf(b.gid, it.seq, it.env, it.arrived, false)
 		h.Offered = true
-		if err := tx.PutHeld(h); err != nil {
-			return err
-		}
+		records = append(records, h)
 	}
-	return nil
+	b.mu.Unlock()
+	b.later(func(tx *store.Tx) error {
+		for _, seq := range local {
+			h, found, err := tx.HeldEntry(b.gid, seq)
+			if err != nil {
+				return err
+			}
+			if !found || h.Offered {
+				continue
+			}
+			h.Offered = true
+			if err := tx.PutHeld(h); err != nil {
+				return err
+			}
+		}
+		for _, h := range records {
+			if err := tx.PutHeld(h); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }

@@ -12,6 +12,8 @@ import (
 // States of a brief's record. A brief stays on record after it was answered so
 // that a worker can add a second answer.
 const (
+	// Going in. That it is in stands in the seen-set alone, so that no second
+	// record has to be found and written per brief; the next start makes it open.
 	briefInjecting = "injecting"
 	briefOpen      = "open"
 	briefInDoubt   = "in_doubt" // it may be in the pane; an answer to it proves that it was
@@ -23,6 +25,8 @@ const (
 const (
 	briefsFor  = 7 * 24 * time.Hour
 	repliedFor = 24 * time.Hour
+
+	repliedMost = 256 // of one entity
 )
 
 func (in *Inbox) brief(gid string, e *envelope.Envelope, state string) store.Brief {
@@ -40,15 +44,13 @@ func (in *Inbox) announcedMail(gid string, e *envelope.Envelope) store.Brief {
 	return b
 }
 
-// putBriefOnce makes the record of a brief, in place of one that an attempt
-// left which only seemed to fail.
-func putBriefOnce(tx *store.Tx, b store.Brief) error {
-	old, found, err := tx.BriefByMsg(b.GID, b.MsgID)
-	if err != nil {
-		return err
-	}
-	if found {
-		b.Seq = old.Seq
+// putBrief makes the record of a brief, in place of one that an earlier attempt
+// may have left which only seemed to fail. To look for that one costs a scan.
+func putBrief(tx *store.Tx, b store.Brief, attempted bool) error {
+	if attempted {
+		if err := dropBrief(tx, b.GID, b.MsgID); err != nil {
+			return err
+		}
 	}
 	return tx.PutBrief(b)
 }
@@ -78,9 +80,13 @@ func pruneBriefs(tx *store.Tx, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	for _, b := range briefs {
+	replied := map[string]int{} // by gid
+	for _, b := range slices.Backward(briefs) {
 		age := now.Sub(time.UnixMilli(b.At))
-		if age > briefsFor || b.State == briefReplied && age > repliedFor {
+		if b.State == briefReplied {
+			replied[b.GID]++
+		}
+		if age > briefsFor || b.State == briefReplied && (age > repliedFor || replied[b.GID] > repliedMost) {
 			if err := tx.DeleteBrief(b.GID, b.Seq); err != nil {
 				return err
 			}

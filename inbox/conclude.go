@@ -42,19 +42,19 @@ func (in *Inbox) injected(ctx context.Context, t *try) {
 	if env.Kind.Brief() {
 		in.trace("injected", env, gid, outcomeInjected, "")
 		in.cfg.Store.Later(func(tx *store.Tx) error {
-			if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, outcomeInjected, "")); err != nil {
-				return err
-			}
-			return in.changeBrief(tx, gid, env.MsgID, briefInjecting, briefOpen)
+			return tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, outcomeInjected, ""))
 		})
 		in.finish(b, it, env)
 		return
 	}
 	in.trace("injected", env, gid, outcomeDrained, "")
+	again := false
 	err := in.persist(ctx, func(ctx context.Context) error {
+		attempted := again
+		again = true
 		return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 			if t.announced { // the pane has only a line about it
-				if err := putBriefOnce(tx, in.announcedMail(gid, env)); err != nil {
+				if err := putBrief(tx, in.announcedMail(gid, env), attempted); err != nil {
 					return err
 				}
 			}
@@ -91,9 +91,9 @@ func (in *Inbox) inDoubt(ctx context.Context, t *try, got Injection) {
 		in.failBrief(ctx, t, string(fault.InDoubt), briefInDoubt)
 		return
 	}
+	b.noteOffered(it)
 	b.mu.Lock()
 	it.pollOnly, it.redelivered = true, true
-	b.later(func(tx *store.Tx) error { return markOffered(tx, b.gid, []uint64{it.seq}) })
 	b.mu.Unlock()
 	b.release(it)
 }

@@ -139,6 +139,11 @@ func (d *disk) flush() {
 	}
 }
 
+// flushIfUp is flush for a gateway that may die of it.
+func (d *disk) flushIfUp() bool {
+	return !errors.Is(d.Write(context.Background(), func(*store.Tx) error { return nil }), errCrashed)
+}
+
 // broker keeps mail until it is acked and delivers it again on each connection.
 type broker struct {
 	t      TB

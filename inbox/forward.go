@@ -183,7 +183,7 @@ func (in *Inbox) putInjecting(tx *store.Tx, t *try) error {
 	if t.announced {
 		brief.Announced, brief.Body = true, env.Body
 	}
-	if err := putBriefOnce(tx, brief); err != nil {
+	if err := putBrief(tx, brief, it.attempted); err != nil {
 		return err
 	}
 	return tx.DeleteHeld(gid, it.seq)

@@ -178,7 +178,7 @@ func TestAnInjectedBriefIsOpenUntilItIsAnswered(t *testing.T) {
 	want := store.Brief{
 		GID: e.GID, Seq: brief.Seq, MsgID: env.MsgID, TraceID: env.TraceID, Sender: sender, SenderHost: there,
 		SenderName: "name-of-" + sender, Kind: "SEND", TS: env.TS, ExpiresAt: env.ExpiresAt, At: w.clock.now().UnixMilli(),
-		State: "open", Boot: w.boot,
+		State: brief.State, Boot: w.boot,
 	}
 	if diff := cmp.Diff(want, brief); diff != "" {
 		t.Errorf("brief (-want +got):\n%s", diff)
@@ -189,6 +189,16 @@ func TestAnInjectedBriefIsOpenUntilItIsAnswered(t *testing.T) {
 	if got := w.query(env, e.GID, "hostc"); got != "no answer" {
 		t.Errorf("a stranger's query says %s", got)
 	}
+	w.restart() // it was in, and known to be: not in doubt
+	await(t, "open after a restart", func() bool {
+		b, err := w.in.BriefToAnswer(e.GID, "")
+		return err == nil && b.State == "open"
+	})
+	w.awaitEnd(env)
+	if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitEnd(env, "ABANDONED PANE_GONE")
 }
 
 // Fails if a long brief is not kept for bridge_read, also over a restart.

@@ -44,7 +44,7 @@ type item struct {
 	local       bool             // the store has it; nobody else does
 	hold        envelope.Settler // the broker's; nil if there is none, or it was let go
 	letGo       bool             // the broker was told: another copy is acked at once
-	attempted   bool             // a commit of injecting failed, or so it seemed
+	attempted   bool             // a commit about it failed, or so it seemed
 	redelivered bool
 	pollOnly    bool   // it may be in the pane already
 	told        string // the last DEFERRED reason its sender got

@@ -121,13 +121,7 @@ func (b *Batch) mails() ([]Mail, error) {
 	return mails, nil
 }
 
-func (b *Batch) mark() {
-	var places []uint64
-	for _, it := range b.items {
-		places = append(places, it.seq)
-	}
-	b.box.later(func(tx *store.Tx) error { return markOffered(tx, b.box.gid, places) })
-}
+func (b *Batch) mark() { b.box.noteOffered(b.items...) }
 
 // Settle ends the batch. Written: it is drained, durably, and only then acked.
 // Not written: it is held again at its old place, marked redelivered, since
@@ -171,7 +165,7 @@ func (b *Batch) drain() error {
 				return err
 			}
 			if it.env.Kind.Brief() { // a main may answer what it was sent
-				if err := putBriefOnce(tx, in.brief(gid, it.env, briefOpen)); err != nil {
+				if err := putBrief(tx, in.brief(gid, it.env, briefOpen), it.attempted); err != nil {
 					return err
 				}
 			}
@@ -179,6 +173,9 @@ func (b *Batch) drain() error {
 		return nil
 	})
 	if err != nil {
+		for _, it := range b.items {
+			it.attempted = true
+		}
 		return err
 	}
 	now := in.cfg.Now()

@@ -91,6 +91,23 @@ func TestMailThatWasBeingWrittenAtACrashComesAgainMarked(t *testing.T) {
 	same(t, "poll", []string{"local!", "not offered", "remote!"}, got)
 }
 
+// Fails likewise for a worker's poll, whose mail is not in the index before.
+func TestAnAnswerThatAWorkerWasGivenComesAgainMarked(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	w.panes.gate("pane-a", "BUSY")
+	w.broker.publish(e.GID, w.mail(envelope.Reply, e.GID, "remote"))
+	w.deliver(w.mail(envelope.Reply, e.GID, "local"))
+	w.poll(e.GID, Filter{}, Limit{})
+	w.disk.flush()
+	w.restart()
+	batch, got := w.poll(e.GID, Filter{}, Limit{})
+	slices.Sort(got)
+	same(t, "poll", []string{"local!", "remote!"}, got)
+	batch.Settle(true)
+	same(t, "held index", 0, len(w.held(e.GID)))
+}
+
 // Fails if a batch that was never taken counts as seen.
 func TestMailThatNobodyTookComesAgainUnmarked(t *testing.T) {
 	w := newWorld(t)

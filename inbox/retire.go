@@ -80,20 +80,17 @@ func (in *Inbox) windUpOnce(ctx context.Context, b *box) (done bool) {
 
 // abandon tells everyone whose brief the entity had and did not answer.
 func (in *Inbox) abandon(ctx context.Context, gid string) (done bool) {
-	// What was injected a moment ago is open only with the next commit.
+	// That a brief is in stands in the store only with the next commit.
 	if err := in.cfg.Store.Write(ctx, func(*store.Tx) error { return nil }); err != nil {
 		return false
 	}
-	open, err := in.OpenBriefs(gid)
+	open, err := in.given(gid)
 	if err != nil {
 		in.log.Error("open briefs of an entity that ended could not be read", "gid", gid, "error", err)
 		return false
 	}
 	done = true
 	for _, b := range open {
-		if b.State == briefInjecting {
-			continue // in doubt: the next start reports it
-		}
 		r := reportOf(b)
 		r.Kind, r.Reason = envelope.Abandoned, string(fault.PaneGone)
 		if err := in.cfg.Reports.Final(ctx, r); err != nil {
@@ -109,4 +106,26 @@ func (in *Inbox) abandon(ctx context.Context, gid string) (done bool) {
 		})
 	}
 	return done
+}
+
+// given lists the briefs that gid has, or may have, and did not answer. One
+// whose injection is not known to have ended is left to the next start.
+func (in *Inbox) given(gid string) (all []store.Brief, err error) {
+	err = in.cfg.Store.View(func(tx *store.Tx) error {
+		briefs, err := tx.Briefs(gid)
+		if err != nil {
+			return err
+		}
+		for _, b := range briefs {
+			injected, err := wasInjected(tx, b)
+			if err != nil {
+				return err
+			}
+			if b.State == briefOpen || b.State == briefInDoubt || b.State == briefInjecting && injected {
+				all = append(all, b)
+			}
+		}
+		return nil
+	})
+	return all, err
 }
