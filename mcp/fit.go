@@ -61,6 +61,11 @@ func compact(v any) ([]byte, error) {
 	return bytes.TrimRight(buf.Bytes(), "\n"), nil
 }
 
+// bite is how much of s to cut at once for so many bytes of JSON too many. A
+// byte of text is one byte of JSON or up to six, so that what is cut for each
+// of them could be all there is.
+func bite(s string, excess int) int { return min(excess, 1+len(s)/2) }
+
 // cutText takes at least n bytes off the end of s, at a character boundary.
 // One byte of text is at least one byte of JSON.
 func cutText(s string, n int) string {
@@ -102,7 +107,7 @@ func (r *PollResult) fit(over func() int) {
 		if longest < 0 {
 			return
 		}
-		r.Messages[longest].cut(min(excess, 1+len(r.Messages[longest].Content)/2))
+		r.Messages[longest].cut(bite(r.Messages[longest].Content, excess))
 	}
 }
 
@@ -123,13 +128,13 @@ func (r *SendResult) fit(over func() int) {
 		return
 	}
 	for excess := over(); excess > 0 && r.Reply.Content != ""; excess = over() {
-		r.Reply.cut(excess)
+		r.Reply.cut(bite(r.Reply.Content, excess))
 	}
 }
 
 func (r *ReadResult) fit(over func() int) {
 	for excess := over(); excess > 0 && r.Content != ""; excess = over() {
-		r.Content = cutText(r.Content, excess)
+		r.Content = cutText(r.Content, bite(r.Content, excess))
 		r.NextOffset = r.Offset + len(r.Content)
 	}
 }
