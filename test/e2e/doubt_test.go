@@ -54,7 +54,7 @@ func enterSwallowed(t *testing.T, ctx context.Context, s *stage) {
 	s.toldNoMore(t, ctx)
 }
 
-var uuid = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+var msgIDs = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // A pane in which Enter has no effect: first it is not known what becomes of
 // the brief, then it is in doubt, and for good. What stands in the composer
@@ -70,7 +70,7 @@ func enterDead(t *testing.T, ctx context.Context, s *stage) {
 	id := r.MsgID
 	switch { // a slow machine may have let it settle for long enough to tell of
 	case fault.Is(err, fault.Unconfirmed):
-		id = uuid.FindString(err.Error())
+		id = msgIDs.FindString(err.Error())
 	case err != nil || r.State != "deferred":
 		t.Fatalf("the brief came to %+v, %v; want UNCONFIRMED", r, err)
 	}
@@ -137,7 +137,7 @@ func agentGoneBeforeText(t *testing.T, ctx context.Context, s *stage) {
 func agentGoneAfterText(t *testing.T, ctx context.Context, s *stage) {
 	w := s.worker(t, ctx, "brittle")
 	control(t, w, "exit-after-paste on")
-	id := uuid.FindString(s.fails(t, ctx, w, "mark-brittle", fault.InDoubt))
+	id := msgIDs.FindString(s.fails(t, ctx, w, "mark-brittle", fault.InDoubt))
 	pasted(t, w, "mark-brittle", 1)
 	s.fails(t, ctx, w, "mark-too-late", fault.PaneGone)
 	s.told(t, ctx, id, "ABANDONED", "PANE_GONE")
@@ -254,7 +254,7 @@ func (s *stage) inDoubtOverACrash(t *testing.T, ctx context.Context, w *fleet.Wo
 	if !fault.Is(e.err, fault.InDoubt) {
 		t.Fatalf("the brief came to %+v, %v; want IN_DOUBT", e.r, e.err)
 	}
-	return uuid.FindString(e.err.Error())
+	return msgIDs.FindString(e.err.Error())
 }
 
 // crash ends the agent of w with its pane, from within a hook.
