@@ -24,10 +24,22 @@ func (a *app) serve(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	log := newLogger(cfg.Log, a.Err)
-	for _, w := range cfg.Warnings {
+	for _, w := range append(cfg.Warnings, withoutEffect(cfg)...) {
 		log.Warn(w)
 	}
 	return a.Serve(a.signals(cmd.Context()), cfg, log)
+}
+
+// withoutEffect names what is configured and not acted on: nobody may rely on a
+// limit that is not kept.
+func withoutEffect(cfg config.Config) (warnings []string) {
+	if len(cfg.Profiles) > 0 {
+		warnings = append(warnings, "profiles is set, and this version starts no agents: it has no effect")
+	}
+	if len(cfg.Control.Allow) > 0 {
+		warnings = append(warnings, "control.allow is set, and this version does not apply it: every trusted host may send, nobody may spawn or stop; to keep a host out, take its key out of trust_dir")
+	}
+	return warnings
 }
 
 func (a *app) mcpCmd() *cobra.Command {

@@ -65,6 +65,22 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// Fault: a limit on other hosts is configured and not kept, and nobody says so.
+func TestServeNamesWhatHasNoEffect(t *testing.T) {
+	w := newWorld(t)
+	w.deps.Serve = func(context.Context, config.Config, hclog.Logger) error { return nil }
+	if r := w.run("serve"); r.err != "" {
+		t.Error(r.err)
+	}
+	w.write(".config/bridged/bridged.yaml", "control: {allow: {hostb: []}}\nprofiles: {rev: {argv: [claude]}}\n")
+	r := w.run("serve")
+	for _, key := range []string{"profiles is set", "control.allow is set"} {
+		if !strings.Contains(r.err, key) {
+			t.Errorf("nothing says %q: %s", key, r.err)
+		}
+	}
+}
+
 // Fault: a panic prints a stack, or ends with exit code 0.
 func TestNoStack(t *testing.T) {
 	w := newWorld(t)
