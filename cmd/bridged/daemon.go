@@ -1,6 +1,9 @@
 package main
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/spf13/cobra"
 
 	"fleetd/cmd/bridged/config"
@@ -30,14 +33,15 @@ func (a *app) serve(cmd *cobra.Command, _ []string) error {
 	return a.Serve(a.signals(cmd.Context()), cfg, log)
 }
 
-// withoutEffect names what is configured and not acted on: nobody may rely on a
-// limit that is not kept.
+// withoutEffect names what is configured and not acted on.
 func withoutEffect(cfg config.Config) (warnings []string) {
 	if len(cfg.Profiles) > 0 {
 		warnings = append(warnings, "profiles is set, and this version starts no agents: it has no effect")
 	}
-	if len(cfg.Control.Allow) > 0 {
-		warnings = append(warnings, "control.allow is set, and this version does not apply it: every trusted host may send, nobody may spawn or stop; to keep a host out, take its key out of trust_dir")
+	for _, host := range slices.Sorted(maps.Keys(cfg.Control.Allow)) {
+		if cfg.Control.Allows(host, config.VerbSpawn) || cfg.Control.Allows(host, config.VerbStop) {
+			warnings = append(warnings, "control.allow lets "+host+" spawn or stop, and this version takes neither from another host: it has no effect")
+		}
 	}
 	return warnings
 }
