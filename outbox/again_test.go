@@ -107,6 +107,28 @@ func TestOlderMailGoesFirst(t *testing.T) {
 	}
 }
 
+// Fault: the place in the order that a message had before it was refused.
+func TestAMessageTriedAgainLeavesAnew(t *testing.T) {
+	w := newWorld(t)
+	b := brief()
+	answer := func() error {
+		_, err := w.out.Reply(context.Background(), Answer{From: aide, Brief: b, Content: []byte("done"), Key: "k"})
+		return err
+	}
+	w.broker.script(reply{out: fabric.Nacked})
+	wantCode(t, answer(), fault.BrokerRefused)
+	first := w.broker.mail()[0].MsgID
+	other := w.doubtReply()
+	wantCode(t, answer(), fault.InDoubt)
+	w.crash()
+	n := len(w.broker.mail())
+	w.broker.script(reply{out: fabric.Confirmed})
+	w.reconnect()
+	if got := ids(w.broker.mail()[n:]); !slices.Equal(got, []string{other, first}) {
+		t.Errorf("published %v, want %v", got, []string{other, first})
+	}
+}
+
 // Fault: a sender who waits for ever behind mail that does not go.
 func TestNewMailDoesNotWaitForEver(t *testing.T) {
 	w := newWorld(t)

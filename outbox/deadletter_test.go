@@ -128,6 +128,11 @@ func TestADeadLetterOfAForgottenMessage(t *testing.T) {
 	for _, e := range []*envelope.Envelope{late, ancient, nobodys, answer} {
 		must(t, w.out.DeadLetter(e, "expired"))
 	}
+	for _, e := range []*envelope.Envelope{ancient, nobodys, answer} {
+		if _, found := w.stored(e.MsgID); found {
+			t.Errorf("a dead %s of %s is kept", e.Kind, e.Sent())
+		}
+	}
 	w.after(time.Minute)
 	w.wantNotices(late.MsgID, "FAILED EXPIRED")
 	w.wantNotices(ancient.MsgID)

@@ -35,8 +35,7 @@ type model struct {
 	briefs   []*message
 	mail     []*envelope.Envelope // reports that lie in our inbox on the broker
 	answered int                  // QUERYs seen
-	confirms map[string]int       // of REPLY, FAILED, ABANDONED
-	out      []string             // their ids
+	out      []string             // ids of REPLYs and FAILEDs that have to get through
 	alive    bool                 // the remote host answers questions
 }
 
@@ -172,15 +171,23 @@ func (m *model) read(*rapid.T) {
 	}
 }
 
-// die dead-letters a brief, or a copy of it.
+// die dead-letters a brief, or a copy of it: of that the recipient says in time
+// that it is one.
 func (m *model) die(*rapid.T) {
-	b := m.pick("dies", func(b *message) bool { return b.allowed > 0 && !b.refused })
+	b := m.pick("dies", func(b *message) bool { return b.arrived && b.allowed > 0 })
+	if b.state == "" && rapid.Bool().Draw(m.t, "truly") {
+		b.arrived = false
+	} else if !m.up() || !m.alive {
+		m.t.Skip("none")
+	}
 	for _, e := range m.broker.mail() {
 		if e.MsgID == b.id {
 			must(m.t, m.world.out.DeadLetter(e, "expired"))
-			return
+			break
 		}
 	}
+	m.turn()
+	m.answer(m.t)
 }
 
 // answer lets the remote host answer what it was asked.
@@ -289,13 +296,11 @@ func (m *model) end() {
 			m.t.Fatalf("%+v was told %q: %s; the intent is %+v", *b, told, err, in)
 		}
 	}
-	done := map[string]bool{}
 	for _, id := range m.out {
 		in, found := m.stored(id)
 		if !found || in.Outcome != outcomeAccepted && len(m.local.notices(id)) == 0 && in.Kind == string(envelope.Reply) {
 			m.t.Fatalf("%s %s ended as %s and nobody knows", in.Kind, id, in.Outcome)
 		}
-		done[id] = true
 	}
 }
 

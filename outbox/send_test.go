@@ -348,4 +348,13 @@ func TestWhoWasToldInDoubtGetsTheOutcomeAsMail(t *testing.T) {
 	w.signal(envelope.Injected, "", id)
 	watch.Close()
 	w.wantNotices(id, "INJECTED")
+
+	_, err = w.send(Request{Key: "k", Leaving: func(m string) { id = m }})
+	wantCode(t, err, fault.InDoubt)
+	w.crash() // and whoever asks again after a restart is told the same
+	_, err = w.send(Request{Key: "k", Leaving: func(m string) { watch = w.out.Watch(m) }})
+	wantCode(t, err, fault.InDoubt)
+	w.signal(envelope.Injected, "", id)
+	watch.Close()
+	w.wantNotices(id, "INJECTED")
 }
