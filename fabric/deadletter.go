@@ -112,17 +112,6 @@ func (s *session) ours(d *amqp.Delivery) *envelope.Envelope {
 // deathOf reads the newest x-death entry. It is the broker's or a forger's
 // word: good for a metric, never for a decision (broker fact §5).
 func deathOf(h amqp.Table) (queue, reason string) {
-	queue, reason = "unknown", "unknown"
-	list, _ := h["x-death"].([]any)
-	if len(list) == 0 {
-		return queue, reason
-	}
-	t, _ := list[0].(amqp.Table)
-	if q, ok := t["queue"].(string); ok {
-		queue = short(q)
-	}
-	if r, ok := t["reason"].(string); ok {
-		reason = short(r)
-	}
-	return queue, reason
+	l := DeadLetter{Deaths: deathsOf(h)}
+	return l.Death().Queue, l.Death().Reason
 }

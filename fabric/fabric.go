@@ -24,9 +24,11 @@ type Fabric struct {
 
 	inboxCap    int64         // InboxCap but in tests
 	confirmWait time.Duration // confirmWait but in tests
+	browseBound time.Duration // browseBound but in tests
 
 	changed  chan struct{}
-	attachMu sync.Mutex // orders Attach, Detach and SetGroups
+	attachMu sync.Mutex    // orders Attach, Detach and SetGroups
+	browsing chan struct{} // held by the one who looks at the dead letters
 
 	mu       sync.Mutex
 	state    State
