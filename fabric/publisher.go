@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/test/failpoint"
 )
 
 // Outcome is the broker's word on one publish.
@@ -233,6 +234,9 @@ func (p *pubChannel) publish(ctx context.Context, s *session, m message, settled
 		p.forget(w)
 		settled(out)
 		return out, nil
+	}
+	if m.mandatory { // no presence
+		failpoint.Hit("fabric.publish.written")
 	}
 	select {
 	case <-w.confirm.Done():

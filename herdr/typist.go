@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"fleetd/fault"
+	"fleetd/test/failpoint"
 )
 
 // typist does what follows the point of no return: steps 7 to 9 of the herdr
@@ -35,6 +36,7 @@ const inDoubt = string(fault.InDoubt)
 
 func (t *typist) run(ctx context.Context) Outcome {
 	lookFor, out := t.paste(ctx)
+	failpoint.Hit("herdr.paste.after")
 	if out != nil {
 		return *out
 	}
@@ -205,6 +207,7 @@ func (t *typist) submit(ctx context.Context) Outcome {
 			// Not pressed, or not known to be: the screen tells which.
 			t.log.Debug("Enter failed", "press", press, "error", err)
 		}
+		failpoint.Hit("herdr.enter.after")
 		window, more := t.in.Timing.Verify, again
 		switch press {
 		case maxEnters:

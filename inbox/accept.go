@@ -7,6 +7,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Accept takes one delivery from the broker and answers for it: it is settled
@@ -32,6 +33,7 @@ func (in *Inbox) Accept(ctx context.Context, gid string, d envelope.Delivery) {
 }
 
 func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error {
+	failpoint.Hit("inbox.accept.before")
 	hash := envelope.Hash(d.Body)
 	// First of all: what is Known was not verified, so its kind means nothing.
 	if known, err := in.duplicate(ctx, b, d, hash); known || err != nil {
@@ -42,6 +44,7 @@ func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error 
 		if err := in.cfg.Reports.Outcome(ctx, d.Envelope); err != nil {
 			return err
 		}
+		failpoint.Hit("inbox.report.committed")
 		in.settled("ack", d.Envelope, d.Ack())
 		return nil
 	case envelope.Send, envelope.Broadcast:
@@ -70,6 +73,7 @@ func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error 
 	b.mu.Lock()
 	b.arrive(it)
 	b.mu.Unlock()
+	failpoint.Hit("inbox.accept.held")
 	return nil
 }
 
@@ -125,6 +129,7 @@ func (in *Inbox) duplicate(ctx context.Context, b *box, d envelope.Delivery, has
 	if seen.BodyHash != hash {
 		return true, in.alarm(d, b.gid, "another body")
 	}
+	failpoint.Hit("inbox.duplicate.before")
 	if err := in.tellAgain(ctx, b.gid, d, seen); err != nil {
 		return true, err
 	}

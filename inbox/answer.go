@@ -4,12 +4,14 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Answer says what became of the message that a QUERY asks for, from the
 // recipient's records alone; it changes nothing (design §5). Only the host
 // that signed the message is answered: others get false.
 func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
+	failpoint.Hit("inbox.answer.before")
 	r := envelope.Report{
 		MsgID: q.InReplyTo, TraceID: q.TraceID, Sender: q.From, SenderHost: q.Signer, Recipient: q.To, Hops: q.Hops,
 	}

@@ -6,6 +6,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // settleOldInjections settles every brief that an earlier run was injecting
@@ -69,9 +70,11 @@ func (in *Inbox) settleOld(ctx context.Context, b store.Brief) error {
 	r := reportOf(b)
 	r.Kind, r.Reason = envelope.Failed, string(fault.InDoubt)
 	return in.untilStored(ctx, func(ctx context.Context) error {
+		failpoint.Hit("inbox.boot.before")
 		if err := in.cfg.Reports.Final(ctx, r); err != nil {
 			return err
 		}
+		failpoint.Hit("inbox.boot.reported")
 		return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 			if err := failSeen(tx, b, string(fault.InDoubt)); err != nil {
 				return err

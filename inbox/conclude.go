@@ -8,6 +8,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // conclude acts on how an attempt went and reports whether the box changed by
@@ -38,7 +39,9 @@ func (in *Inbox) conclude(ctx context.Context, t *try, got Injection) bool {
 
 func (in *Inbox) injected(ctx context.Context, t *try) {
 	b, it, env, gid := t.box, t.item, t.env, t.box.gid
+	failpoint.Hit("inbox.injected.before")
 	in.progress(env, gid, envelope.Injected, "")
+	failpoint.Hit("inbox.injected.signalled")
 	if env.Kind.Brief() {
 		in.trace("injected", env, gid, outcomeInjected, "")
 		in.cfg.Store.Later(func(tx *store.Tx) error {
@@ -104,6 +107,7 @@ func (in *Inbox) inDoubt(ctx context.Context, t *try, got Injection) {
 // has a derived id).
 func (in *Inbox) failBrief(ctx context.Context, t *try, reason, state string) {
 	it, env, gid := t.item, t.env, t.box.gid
+	failpoint.Hit("inbox.fail.before")
 	err := in.persist(ctx, func(ctx context.Context) error {
 		return in.final(ctx, env, gid, envelope.Failed, reason)
 	})
@@ -113,6 +117,7 @@ func (in *Inbox) failBrief(ctx context.Context, t *try, reason, state string) {
 		in.finish(t.box, it, env)
 		return
 	}
+	failpoint.Hit("inbox.fail.reported")
 	in.cfg.Store.Later(func(tx *store.Tx) error {
 		if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, outcomeFailed, reason)); err != nil {
 			return err
@@ -182,6 +187,7 @@ func (in *Inbox) putBack(ctx context.Context, t *try) bool {
 	record := heldOf(gid, it.seq, env, it.arrived, true)
 	record.Offered = it.redelivered
 	b.mu.Unlock()
+	failpoint.Hit("inbox.putback.before")
 	err := in.persist(ctx, func(ctx context.Context) error {
 		return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 			if err := tx.PutHeld(record); err != nil {
@@ -199,6 +205,7 @@ func (in *Inbox) putBack(ctx context.Context, t *try) bool {
 		in.finish(b, it, env)
 		return false
 	}
+	failpoint.Hit("inbox.putback.after")
 	b.mu.Lock()
 	if !it.local {
 		it.local = true

@@ -6,6 +6,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Deliver takes one message from this host (the local fork of a send, or a
@@ -76,6 +77,7 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 	record := heldOf(b.gid, it.seq, env, it.arrived, true)
 	var seen store.Seen
 	var dup bool
+	failpoint.Hit("inbox.deliver.before")
 	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) (err error) {
 		if seen, dup, err = tx.FindSeen(env.MsgID, b.gid); err != nil {
 			return err
@@ -90,6 +92,7 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 		}
 		return also(tx)
 	})
+	failpoint.Hit("inbox.deliver.after")
 	if err == nil && !dup {
 		in.trace("received", env, b.gid, outcomeWaiting, "")
 		if env.Kind == envelope.Reply {

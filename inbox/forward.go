@@ -8,6 +8,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 var (
@@ -146,6 +147,7 @@ func (in *Inbox) recordInjecting(ctx context.Context, t *try) error {
 		t.committed = true
 		return nil // other mail is at least once: its record goes when it is in
 	}
+	failpoint.Hit("inbox.injecting.before")
 	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error { return in.putInjecting(tx, t) })
 	if err != nil {
 		if !errors.Is(err, errSeen) {
@@ -156,6 +158,7 @@ func (in *Inbox) recordInjecting(ctx context.Context, t *try) error {
 		return err
 	}
 	t.committed = true
+	failpoint.Hit("inbox.injecting.after")
 	in.trace("injecting", env, b.gid, outcomeInjecting, "")
 	b.mu.Lock()
 	hold := b.letGo(it)
@@ -163,6 +166,7 @@ func (in *Inbox) recordInjecting(ctx context.Context, t *try) error {
 	if hold != nil {
 		in.settled("ack", env, hold.Ack())
 	}
+	failpoint.Hit("inbox.injecting.acked")
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Filter says which mail a waiter wants; an empty one wants all.
@@ -101,6 +102,7 @@ func (b *Batch) Messages() ([]Mail, error) {
 	if err == nil {
 		b.shown.Do(b.mark)
 	}
+	failpoint.Hit("inbox.pull.offered")
 	return mails, err
 }
 
@@ -135,6 +137,7 @@ func (b *Batch) settle(written bool) {
 		return
 	}
 	if written {
+		failpoint.Hit("inbox.pull.written")
 		err := b.drain()
 		if err == nil {
 			return
@@ -178,6 +181,7 @@ func (b *Batch) drain() error {
 		}
 		return err
 	}
+	failpoint.Hit("inbox.pull.drained")
 	now := in.cfg.Now()
 	for _, m := range mails {
 		in.trace("drained", m.Envelope, gid, outcomeDrained, "")
@@ -186,6 +190,7 @@ func (b *Batch) drain() error {
 	for _, hold := range b.box.finish(b.items...) {
 		in.settled("ack", mails[0].Envelope, hold.Ack())
 	}
+	failpoint.Hit("inbox.pull.acked")
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Unregister ends the live entity of that name or gid. It returns once the end
@@ -32,6 +33,7 @@ func (in *Inbox) retire(ctx context.Context, b *box) error {
 	if e.State == Gone {
 		return nil
 	}
+	failpoint.Hit("inbox.retire.before")
 	e.State, e.GoneAt = Gone, in.cfg.Now().UnixMilli()
 	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if err := tx.DeleteTokens(e.GID); err != nil {
@@ -42,6 +44,7 @@ func (in *Inbox) retire(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
+	failpoint.Hit("inbox.retire.after")
 	b.become(e)
 	in.cfg.Changed(e)
 	in.log.Info("an entity has ended", "name", e.Name, "gid", e.GID)
@@ -93,6 +96,7 @@ func (in *Inbox) abandon(ctx context.Context, gid string) (done bool) {
 	for _, b := range open {
 		r := reportOf(b)
 		r.Kind, r.Reason = envelope.Abandoned, string(fault.PaneGone)
+		failpoint.Hit("inbox.abandon.before")
 		if err := in.cfg.Reports.Final(ctx, r); err != nil {
 			in.log.Error("an abandoned brief could not be reported yet", "msg", b.MsgID, "trace", b.TraceID, "error", err)
 			done = false

@@ -9,6 +9,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 const (
@@ -106,6 +107,7 @@ func (in *Inbox) expel(ctx context.Context, b *box, it *item, reason string) err
 	if !b.move(it, waiting, injecting) {
 		return nil
 	}
+	failpoint.Hit("inbox.expel.before")
 	if err := in.final(ctx, it.env, b.gid, envelope.Failed, reason); err != nil {
 		if !fault.Is(err, fault.StoreUnavailable) {
 			in.log.Error("the end of a message could not be reported yet", "msg", it.env.MsgID, "trace", it.env.TraceID, "error", err)
@@ -116,6 +118,7 @@ func (in *Inbox) expel(ctx context.Context, b *box, it *item, reason string) err
 	if !it.env.Kind.Brief() {
 		in.log.Warn("mail ended unread", "kind", it.env.Kind, "msg", it.env.MsgID, "trace", it.env.TraceID, "to", b.gid, "reason", reason)
 	}
+	failpoint.Hit("inbox.expel.reported")
 	in.trace("ended", it.env, b.gid, outcomeFailed, reason)
 	in.cfg.Store.Later(func(tx *store.Tx) error {
 		if err := tx.PutSeen(it.env.TS, it.env.MsgID, b.gid, in.seen(it, outcomeFailed, reason)); err != nil {

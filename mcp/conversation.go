@@ -10,6 +10,7 @@ import (
 	"fleetd/inbox"
 	"fleetd/outbox"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Sender is what leaves.
@@ -95,6 +96,7 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 	if err != nil {
 		return SendResult{}, err
 	}
+	failpoint.Hit("mcp.send.accepted")
 	if w.err != nil {
 		return SendResult{}, w.err
 	}
@@ -375,6 +377,7 @@ func (c *Conversation) Reply(ctx context.Context, a ReplyArgs) (ReplyResult, err
 	if err != nil {
 		return ReplyResult{}, err
 	}
+	failpoint.Hit("mcp.reply.accepted")
 	return ReplyResult{
 		State: StateQueued, MsgID: sent.MsgID, TraceID: sent.TraceID, InReplyTo: brief.MsgID,
 		To: sent.To.Address(), Held: c.Mailbox.Held(who.GID),

@@ -9,6 +9,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // behindBound is how long new mail waits behind what is published again.
@@ -92,6 +93,7 @@ func (o *Outbox) behindOlder(ctx context.Context, sender string) error {
 // Connected is called on every new connection: briefs that are open are asked
 // for, everything else that is in doubt is published again. It never blocks.
 func (o *Outbox) Connected() {
+	failpoint.Hit("outbox.reconnected")
 	now := o.cfg.Now()
 	o.mu.Lock()
 	o.gen++
@@ -172,7 +174,9 @@ func (o *Outbox) sendAgain(ctx context.Context, msgID string) bool {
 	}) {
 		return true // it has ended
 	}
+	failpoint.Hit("outbox.again.before")
 	outcome, err := o.send(ctx, envelope.LaneMail, env, func(w fabric.Outcome) { o.word(in.MsgID, w) })
+	failpoint.Hit("outbox.again.after")
 	o.traceEnv("published", env, outcome.String(), "again")
 	if outcome == fabric.InDoubt {
 		outcome = o.doubt(in.MsgID)

@@ -9,6 +9,7 @@ import (
 	"fleetd/fabric/roster"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 const (
@@ -174,6 +175,7 @@ func (o *Outbox) query(q question) {
 	}
 	o.trace("asked", q.in.MsgID, q.in.TraceID, string(envelope.Query), q.in.From, q.in.To, "", "")
 	if !o.later(func(ctx context.Context) {
+		failpoint.Hit("outbox.query.before")
 		if o.publishSignal(ctx, env) == fabric.NotSent {
 			o.unasked(q)
 		}

@@ -8,6 +8,7 @@ import (
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Outcomes of an intent: what its sender knows or was told. accepted and
@@ -65,6 +66,7 @@ func awaits(in store.Intent) bool {
 
 // Load reads the intents that an earlier run left open.
 func (o *Outbox) Load() error {
+	failpoint.Hit("outbox.load")
 	var left []store.Intent
 	err := o.cfg.Store.View(func(tx *store.Tx) (err error) {
 		left, err = tx.OpenIntents()

@@ -6,6 +6,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // notice commits a report as mail of the sender together with the end of its
@@ -19,6 +20,7 @@ func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent,
 		in.Body, in.State, in.EndedAt = nil, store.IntentEnded, o.cfg.Now().UnixMilli()
 		in.Outcome, in.OutcomeReason = outcome, r.Reason
 	}
+	failpoint.Hit("outbox.notice.before")
 	err := o.local.Deliver(ctx, env, func(tx *store.Tx) error {
 		if !found {
 			return nil
@@ -36,6 +38,7 @@ func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent,
 		}
 		return nil
 	}
+	failpoint.Hit("outbox.notice.after")
 	o.endedWith(op, in, err)
 	if err != nil {
 		return err

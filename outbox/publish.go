@@ -8,6 +8,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // leaseBound is how long the broker may take to renew a lease.
@@ -20,8 +21,10 @@ func (o *Outbox) publish(ctx context.Context, op *open, env *envelope.Envelope, 
 	var outcome fabric.Outcome
 	err := o.behindOlder(ctx, env.From) // the link may have been lost since the commit
 	if err == nil {
+		failpoint.Hit("outbox.publish.before")
 		outcome, err = o.send(ctx, envelope.LaneMail, env, func(w fabric.Outcome) { o.word(env.MsgID, w) })
 	}
+	failpoint.Hit("outbox.publish.after")
 	o.traceEnv("published", env, outcome.String(), "")
 	if outcome == fabric.InDoubt {
 		outcome = o.doubt(env.MsgID)
@@ -55,6 +58,7 @@ func (o *Outbox) send(ctx context.Context, lane envelope.Lane, env *envelope.Env
 // the publisher's to deal with, a late one the loop's: it costs a commit, and
 // this is called where nothing may wait.
 func (o *Outbox) word(msgID string, w fabric.Outcome) {
+	failpoint.Hit("outbox.confirm.before")
 	renew := "" // whose lease
 	o.change(msgID, func(op *open) bool {
 		op.flight, op.word = false, w

@@ -6,6 +6,7 @@ import (
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Progress tells the sender of a message INJECTED or DEFERRED. It is a live
@@ -50,9 +51,11 @@ func (o *Outbox) Final(ctx context.Context, r envelope.Report) error {
 		ToHost: r.SenderHost, InReplyTo: env.InReplyTo, Reason: env.Reason, Hops: env.Hops,
 		TS: env.TS, ExpiresAt: env.ExpiresAt, State: store.IntentIntended,
 	}}
+	failpoint.Hit("outbox.final.before")
 	if err := o.commit(ctx, op, nil); err != nil {
 		return err
 	}
+	failpoint.Hit("outbox.final.after")
 	o.traceEnv("reported", env, string(env.Kind), env.Reason)
 	o.signal(env)
 	o.mu.Lock()
@@ -88,7 +91,9 @@ func (o *Outbox) publishSignal(ctx context.Context, env *envelope.Envelope) fabr
 	if !o.connected() {
 		return fabric.NotSent
 	}
+	failpoint.Hit("outbox.signal.before")
 	outcome, err := o.send(ctx, envelope.LaneSignal, env, nil)
+	failpoint.Hit("outbox.signal.after")
 	if outcome != fabric.Confirmed {
 		o.log.Debug("a signal was not taken; its outcome will be asked for", "kind", env.Kind, "trace", env.TraceID, "outcome", outcome, "error", err)
 	}

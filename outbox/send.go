@@ -12,6 +12,7 @@ import (
 	"fleetd/fabric/roster"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Request is one message that an entity wants to send.
@@ -148,6 +149,7 @@ func (o *Outbox) dispatch(ctx context.Context, r Request, msgID string) (Sent, e
 	}
 	r.leaving(msgID)
 	o.traceEnv("sent", env, "local", "")
+	failpoint.Hit("outbox.local.before")
 	return sent, o.local.Deliver(ctx, env, also)
 }
 
@@ -202,9 +204,11 @@ func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, 
 		Hops: env.Hops, TS: env.TS, ExpiresAt: env.ExpiresAt, State: store.IntentIntended, Body: env.Body, Key: r.Key,
 		Recipients: []store.Recipient{{GID: env.To, Host: r.target.Host, Name: to}},
 	}}
+	failpoint.Hit("outbox.intent.before")
 	if err := o.commit(ctx, op, also); err != nil {
 		return err
 	}
+	failpoint.Hit("outbox.intent.after")
 	r.leaving(env.MsgID)
 	o.traceEnv("sent", env, "intended", "")
 	return o.publish(ctx, op, env, to)

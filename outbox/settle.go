@@ -7,6 +7,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Signal takes a verified INJECTED, DEFERRED, FAILED or ABANDONED from the
@@ -35,6 +36,7 @@ func (o *Outbox) Arrived(env *envelope.Envelope) {
 	if !found || in.To != env.From || in.Outcome == outcomeReplied {
 		return
 	}
+	failpoint.Hit("outbox.replied.before")
 	o.conclude(in, outcomeReplied, "")
 	if in.Outcome != outcomeInjected {
 		// The signal behind it will find nothing to tell any more.
@@ -137,6 +139,7 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 		correction = true
 	}
 	o.mu.Unlock()
+	failpoint.Hit("outbox.injected.before")
 	told := o.tell(r.MsgID, Progress{Kind: envelope.Injected})
 	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, outcomeInjected, "")
 	switch {
@@ -148,6 +151,7 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 	default:
 		return o.notice(ctx, r, in, found, outcomeInjected)
 	}
+	failpoint.Hit("outbox.injected.told")
 	if found {
 		o.conclude(in, outcomeInjected, "")
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"fleetd/fault"
+	"fleetd/test/failpoint"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -21,7 +22,9 @@ var (
 // commitNext makes one commit of what waits and answers everybody in it.
 func (s *Store) commitNext() {
 	batch, events := s.take()
+	failpoint.Hit("store.commit.before")
 	err := s.commit(batch, events)
+	failpoint.Hit("store.commit.after")
 	if err != nil {
 		s.failed(batch, err)
 		return

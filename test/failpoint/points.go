@@ -1,0 +1,134 @@
+package failpoint
+
+// Side is who runs through a point: the gateway of the one who sent the
+// message that a path begins with, or that of the one who gets it.
+type Side string
+
+// The sides. Of a local message they are one gateway.
+const (
+	Sender   Side = "sender"
+	Receiver Side = "receiver"
+)
+
+// Path is what a message goes along when it runs through a point.
+type Path string
+
+// The paths (design §1).
+const (
+	Forward Path = "forward" // a brief into a worker of another host
+	Pull    Path = "pull"    // a reply to a main of another host
+	Local   Path = "local"   // a brief and its reply within one host
+)
+
+// Setup is what brings a message to a point beside its way there.
+type Setup string
+
+// The setups. With Again and Booted the point is on the way back from another
+// fault.
+const (
+	Ordinary  Setup = ""
+	Expired   Setup = "expired"   // the worker stays busy until the brief's life is over
+	Doubtful  Setup = "doubtful"  // a dialog swallows the paste
+	Refused   Setup = "refused"   // herdr refuses the paste
+	Gone      Setup = "gone"      // the worker's pane is closed while the brief is open
+	Again     Setup = "again"     // the connection breaks with a message on the wire
+	Asked     Setup = "asked"     // the same, and the message is a brief
+	Booted    Setup = "booted"    // the gateway was killed with an injection under way
+	Duplicate Setup = "duplicate" // the connection breaks before the broker heard the ack
+)
+
+// Point is one place where Hit is called.
+type Point struct {
+	Name  string
+	Side  Side
+	Paths []Path
+	Setup Setup
+}
+
+var (
+	forward = []Path{Forward}
+	pull    = []Path{Pull}
+	local   = []Path{Local}
+	brief   = []Path{Forward, Local}
+	across  = []Path{Forward, Pull}
+	every   = []Path{Forward, Pull, Local}
+)
+
+// Points is the table of all names, in the order of a message's trip.
+var Points = []Point{
+	// A call, and what leaves.
+	{"outbox.local.before", Sender, local, Ordinary},
+	{"outbox.intent.before", Sender, across, Ordinary},
+	{"outbox.intent.after", Sender, across, Ordinary},
+	{"outbox.publish.before", Sender, across, Ordinary},
+	{"fabric.publish.written", Sender, across, Ordinary},
+	{"outbox.confirm.before", Sender, across, Ordinary},
+	{"outbox.publish.after", Sender, across, Ordinary},
+	{"mcp.send.accepted", Sender, brief, Ordinary},
+	{"mcp.reply.accepted", Sender, pull, Ordinary},
+	{"store.commit.before", Sender, every, Ordinary},
+	{"store.commit.after", Sender, every, Ordinary},
+
+	// What arrives.
+	{"inbox.accept.before", Receiver, across, Ordinary},
+	{"inbox.accept.held", Receiver, across, Ordinary},
+	{"inbox.deliver.before", Receiver, local, Ordinary},
+	{"inbox.deliver.after", Receiver, local, Ordinary},
+
+	// Into a pane.
+	{"inbox.injecting.before", Receiver, brief, Ordinary},
+	{"inbox.injecting.after", Receiver, brief, Ordinary},
+	{"inbox.injecting.acked", Receiver, brief, Ordinary},
+	{"herdr.paste.after", Receiver, brief, Ordinary},
+	{"herdr.enter.after", Receiver, brief, Ordinary},
+	{"inbox.injected.before", Receiver, brief, Ordinary},
+	{"inbox.injected.signalled", Receiver, brief, Ordinary},
+	{"outbox.signal.before", Receiver, forward, Ordinary},
+	{"outbox.signal.after", Receiver, forward, Ordinary},
+	{"outbox.injected.before", Sender, forward, Ordinary},
+	{"outbox.injected.told", Sender, forward, Ordinary},
+
+	// To a client.
+	{"outbox.replied.before", Receiver, pull, Ordinary},
+	{"inbox.pull.offered", Receiver, pull, Ordinary},
+	{"inbox.pull.written", Receiver, pull, Ordinary},
+	{"inbox.pull.drained", Receiver, pull, Ordinary},
+	{"inbox.pull.acked", Receiver, pull, Ordinary},
+
+	// What goes wrong, and who is told.
+	{"inbox.expel.before", Receiver, brief, Expired},
+	{"inbox.expel.reported", Receiver, brief, Expired},
+	{"inbox.fail.before", Receiver, brief, Doubtful},
+	{"inbox.fail.reported", Receiver, brief, Doubtful},
+	{"inbox.putback.before", Receiver, brief, Refused},
+	{"inbox.putback.after", Receiver, brief, Refused},
+	{"inbox.retire.before", Receiver, brief, Gone},
+	{"inbox.retire.after", Receiver, brief, Gone},
+	{"inbox.abandon.before", Receiver, brief, Gone},
+	{"outbox.final.before", Receiver, forward, Expired},
+	{"outbox.final.after", Receiver, forward, Expired},
+	{"inbox.report.committed", Sender, forward, Expired},
+	{"outbox.notice.before", Sender, brief, Expired},
+	{"outbox.notice.after", Sender, brief, Expired},
+
+	// After another fault.
+	{"outbox.reconnected", Sender, across, Again},
+	{"outbox.again.before", Sender, pull, Again},
+	{"outbox.again.after", Sender, pull, Again},
+	{"outbox.query.before", Sender, forward, Asked},
+	{"inbox.answer.before", Receiver, forward, Asked},
+	{"inbox.duplicate.before", Receiver, across, Duplicate},
+	{"outbox.load", Sender, forward, Booted},
+	{"inbox.boot.before", Receiver, brief, Booted},
+	{"inbox.boot.reported", Receiver, brief, Booted},
+}
+
+// Find returns the point of that name.
+func Find(name string) (Point, bool) {
+	for _, p := range Points {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return Point{}, false
+}
