@@ -72,12 +72,12 @@ func TestABriefInDoubtCanBeAnsweredWithoutItsName(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
 	doubt := w.brief(e.GID, "doubt")
-	w.panes.attempt = func(id string) *plan {
+	w.panes.script(func(id string) *plan {
 		if id == doubt.MsgID {
 			return &plan{after: &Injection{Result: InDoubt}}
 		}
 		return nil
-	}
+	})
 	w.broker.publish(e.GID, doubt)
 	w.awaitEnd(doubt, "FAILED IN_DOUBT")
 	w.disk.flush()

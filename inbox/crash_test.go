@@ -32,7 +32,7 @@ func TestABriefThatWasBeingInjectedAtACrashIsInDoubtOnce(t *testing.T) {
 		e := w.worker("a")
 		env := w.brief(e.GID, "x")
 		died := make(chan struct{})
-		w.panes.attempt = func(string) *plan {
+		w.panes.script(func(string) *plan {
 			return &plan{text: written, after: &Injection{Result: Injected}, do: func() {
 				if written {
 					return
@@ -40,15 +40,16 @@ func TestABriefThatWasBeingInjectedAtACrashIsInDoubtOnce(t *testing.T) {
 				w.life.alive(func() { w.dead = true })
 				close(died)
 			}}
-		}
-		w.panes.written = func(string) {
+		})
+		w.panes.onWritten(func(string) {
 			w.panes.set(func() { w.panes.all["pane-a"].text = append(w.panes.all["pane-a"].text, env.MsgID) })
 			w.life.alive(func() { w.dead = true })
 			close(died)
-		}
+		})
 		m := w.broker.publish(e.GID, env)
 		<-died
-		w.panes.attempt, w.panes.written = nil, nil
+		w.panes.script(nil)
+		w.panes.onWritten(nil)
 		screen := w.panes.screen("pane-a")
 		w.restart()
 		w.awaitEnd(env, "FAILED IN_DOUBT")
@@ -150,16 +151,16 @@ func TestAReplyThatWasBeingInjectedAtACrashIsNotLost(t *testing.T) {
 	e := w.worker("a")
 	remote, local := w.mail(envelope.Reply, e.GID, "remote"), w.mail(envelope.Reply, e.GID, "local")
 	died := make(chan struct{})
-	w.panes.attempt = func(string) *plan {
+	w.panes.script(func(string) *plan {
 		return &plan{after: &Injection{Result: NotSent}, do: func() {
 			w.life.alive(func() { w.dead = true })
 			close(died)
 		}}
-	}
+	})
 	w.deliver(local)
 	<-died
 	w.broker.publish(e.GID, remote)
-	w.panes.attempt = nil
+	w.panes.script(nil)
 	w.restart()
 	await(t, "both", func() bool { return len(w.panes.screen("pane-a")) == 2 })
 }

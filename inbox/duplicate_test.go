@@ -34,7 +34,7 @@ func TestADuplicateIsNeverInjected(t *testing.T) {
 	same(t, "first copy", "acked", w.broker.state(first))
 	same(t, "second copy", "", w.broker.state(second))
 	var third *message
-	w.panes.attempt = func(id string) *plan {
+	w.panes.script(func(id string) *plan {
 		if id != env.MsgID {
 			return nil
 		}
@@ -43,7 +43,7 @@ func TestADuplicateIsNeverInjected(t *testing.T) {
 			same(t, "third copy", "acked", w.broker.state(third))
 			same(t, "query", "DEFERRED BUSY", w.query(env, e.GID, there))
 		}}
-	}
+	})
 	w.panes.gate("pane-a", "")
 	w.awaitScreen("pane-a", env)
 	w.awaitAcked(second, "acked")

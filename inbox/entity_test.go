@@ -155,12 +155,12 @@ func TestAWorkerWhosePaneEndsLeavesNobodyWaiting(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
 	open, doubt := w.brief(e.GID, "open"), w.brief(e.GID, "doubt")
-	w.panes.attempt = func(id string) *plan {
+	w.panes.script(func(id string) *plan {
 		if id == doubt.MsgID {
 			return &plan{after: &Injection{Result: InDoubt}}
 		}
 		return nil
-	}
+	})
 	replied := w.brief(e.GID, "replied")
 	for _, env := range []*envelope.Envelope{replied, open, doubt} {
 		w.broker.publish(e.GID, env)
@@ -232,7 +232,7 @@ func TestAnEndWaitsForTheInjectionThatIsUnderWay(t *testing.T) {
 			w := newWorld(t)
 			e := w.worker("a")
 			env := w.brief(e.GID, "x")
-			w.panes.attempt = func(string) *plan {
+			w.panes.script(func(string) *plan {
 				p := &plan{do: func() {
 					if _, err := w.in.Unregister(context.Background(), "a"); err != nil {
 						t.Error(err)
@@ -242,7 +242,7 @@ func TestAnEndWaitsForTheInjectionThatIsUnderWay(t *testing.T) {
 					p.after = &Injection{Result: NotSent, Reason: "NOT_INJECTED"}
 				}
 				return p
-			}
+			})
 			w.broker.publish(e.GID, env)
 			if refused {
 				w.awaitEnd(env, "FAILED PANE_GONE")

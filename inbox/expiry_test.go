@@ -39,10 +39,10 @@ func TestNoInjectionStartsAtTheEndOfALife(t *testing.T) {
 	env := w.brief(e.GID, "late")
 	w.broker.publish(e.GID, env)
 	await(t, "DEFERRED", func() bool { return len(w.reports.told(env.MsgID)) == 1 })
-	w.panes.attempt = func(string) *plan { // the gate opens in the last moment
+	w.panes.script(func(string) *plan { // the gate opens in the last moment
 		w.clock.pass(15 * time.Minute)
 		return nil
-	}
+	})
 	w.panes.gate("pane-a", "")
 	w.awaitEnd(env, "FAILED EXPIRED")
 	w.awaitScreen("pane-a")

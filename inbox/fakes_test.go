@@ -212,6 +212,12 @@ func (b *broker) publish(gid string, env *envelope.Envelope) *message {
 	return m
 }
 
+func (b *broker) onAck(fn func(env *envelope.Envelope)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.acking = fn
+}
+
 func (b *broker) state(m *message) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -232,8 +238,11 @@ func (h *hold) settle(how string) error {
 }
 
 func (h *hold) Ack() error {
-	if h.b.acking != nil {
-		h.b.acking(h.m.env)
+	h.b.mu.Lock()
+	acking := h.b.acking
+	h.b.mu.Unlock()
+	if acking != nil {
+		acking(h.m.env)
 	}
 	return h.settle("acked")
 }

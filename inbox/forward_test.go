@@ -73,19 +73,19 @@ func TestABriefIsRecordedBeforeItIsAckedAndAckedBeforeItIsWritten(t *testing.T) 
 	e := w.worker("a")
 	env := w.brief(e.GID, "x")
 	var steps []string
-	w.broker.acking = func(env *envelope.Envelope) {
+	w.broker.onAck(func(env *envelope.Envelope) {
 		_ = w.store.View(func(tx *store.Tx) error {
 			s, _, err := tx.FindSeen(env.MsgID, e.GID)
 			steps = append(steps, "ack of "+s.Outcome)
 			return err
 		})
-	}
+	})
 	var m *message
 	published := make(chan struct{})
-	w.panes.written = func(string) {
+	w.panes.onWritten(func(string) {
 		<-published
 		steps = append(steps, "byte of "+w.broker.state(m))
-	}
+	})
 	m = w.broker.publish(e.GID, env)
 	close(published)
 	w.awaitScreen("pane-a", env)
@@ -244,12 +244,12 @@ func TestABriefThatWasRefusedUnwrittenWaitsAndGoesInLater(t *testing.T) {
 	e := w.worker("a")
 	env := w.brief(e.GID, "x")
 	tries := 0
-	w.panes.attempt = func(string) *plan {
+	w.panes.script(func(string) *plan {
 		if tries++; tries <= 2 {
 			return &plan{after: &Injection{Result: NotSent, Reason: "NOT_INJECTED"}}
 		}
 		return nil
-	}
+	})
 	m := w.broker.publish(e.GID, env)
 	w.awaitScreen("pane-a", env)
 	if !slices.Contains(w.reports.told(env.MsgID), "DEFERRED NOT_INJECTED") {
@@ -267,17 +267,17 @@ func TestABriefThatWasPutBackOutlivesARestart(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
 	env := w.brief(e.GID, "x")
-	w.panes.attempt = func(string) *plan {
-		w.panes.all["pane-a"].reason = "BUSY"
+	w.panes.script(func(string) *plan {
+		w.panes.gate("pane-a", "BUSY")
 		return &plan{after: &Injection{Result: NotSent, Reason: "NOT_INJECTED"}}
-	}
+	})
 	m := w.broker.publish(e.GID, env)
 	w.awaitAcked(m, "acked")
 	await(t, "put back", func() bool { return len(w.held(e.GID)) == 1 })
 	if got := string(w.held(e.GID)[0].Body); got != "x" {
 		t.Errorf("the body on disk is %q", got)
 	}
-	w.panes.attempt = nil
+	w.panes.script(nil)
 	w.restart()
 	w.panes.gate("pane-a", "")
 	w.awaitScreen("pane-a", env)
@@ -291,7 +291,7 @@ func TestABriefThatCannotBePastedFailsAndTheNextGoesIn(t *testing.T) {
 			w := newWorld(t)
 			e := w.worker("a")
 			bad, good := w.brief(e.GID, "bad"), w.brief(e.GID, "good")
-			w.panes.attempt = func(id string) *plan {
+			w.panes.script(func(id string) *plan {
 				switch got := (&Injection{Result: NotSent, Reason: "BAD_CONTENT"}); {
 				case id != bad.MsgID:
 					return nil
@@ -300,7 +300,7 @@ func TestABriefThatCannotBePastedFailsAndTheNextGoesIn(t *testing.T) {
 				default:
 					return &plan{after: got}
 				}
-			}
+			})
 			w.broker.publish(e.GID, bad)
 			w.broker.publish(e.GID, good)
 			w.awaitScreen("pane-a", good)
@@ -317,12 +317,12 @@ func TestABriefInDoubtIsReportedAndNeverWrittenAgain(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
 	env, next := w.brief(e.GID, "x"), w.brief(e.GID, "next")
-	w.panes.attempt = func(id string) *plan {
+	w.panes.script(func(id string) *plan {
 		if id == env.MsgID {
 			return &plan{after: &Injection{Result: InDoubt, Reason: "IN_DOUBT"}}
 		}
 		return nil
-	}
+	})
 	w.broker.publish(e.GID, env)
 	w.broker.publish(e.GID, next)
 	w.awaitScreen("pane-a", next)
@@ -353,9 +353,9 @@ func TestAReplyInDoubtIsLeftToThePoll(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
 	env := w.mail(envelope.Reply, e.GID, "answer")
-	w.panes.attempt = func(id string) *plan {
+	w.panes.script(func(id string) *plan {
 		return &plan{after: &Injection{Result: InDoubt, Reason: "IN_DOUBT"}, text: true}
-	}
+	})
 	m := w.broker.publish(e.GID, env)
 	w.awaitScreen("pane-a", env)
 	await(t, "held", func() bool { return w.in.Held(e.GID) == 1 })

@@ -69,14 +69,14 @@ type Config struct {
 	// Changed is told of every entity that is made, changed or ended.
 	Changed func(store.Entity)
 	// Gate is told whenever a worker's gate closes (a reason) or opens ("").
-	Gate   func(gid, reason string, since time.Time)
+	Gate func(gid, reason string, since time.Time)
 	// Allowed says whether a host may send briefs here; nil: every trusted one.
 	Allowed func(host string) bool
-	Now    func() time.Time
-	Uptime func() time.Duration // the monotonic clock, by which jumps of Now are seen
-	NewID  func() string        // UUIDv7
-	Secret func() string        // a fresh token
-	Logger hclog.Logger
+	Now     func() time.Time
+	Uptime  func() time.Duration // the monotonic clock, by which jumps of Now are seen
+	NewID   func() string        // UUIDv7
+	Secret  func() string        // a fresh token
+	Logger  hclog.Logger
 
 	WindowSize int           // what the broker gives of a main's mail before any is settled
 	LocalCap   int           // local mail per entity; 0: 100 000, as on the broker

@@ -54,7 +54,7 @@ func TestEveryMessageHasOneEnd(t *testing.T) {
 		m.boot = uint64(time.Now().UnixNano()) // the store is that of all runs
 		m.begin()
 		defer func() { m.crash() }()
-		m.world.panes.attempt = m.attempt
+		m.world.panes.script(m.attempt)
 		name := "a" + strings.ReplaceAll(newID(), "-", "")
 		m.worker, m.main = m.world.worker(name), m.world.main("m"+name)
 		t.Repeat(map[string]func(*rapid.T){
@@ -217,7 +217,7 @@ func (m *machine) settle(t *rapid.T) {
 
 // check lets everything come to rest and looks at every message.
 func (m *machine) check(t *rapid.T) {
-	m.panes.attempt = nil
+	m.panes.script(nil)
 	m.panes.set(func() { m.panes.all[m.worker.Pane].reason = "" })
 	m.restartAll()
 	rest := func() bool {

@@ -15,16 +15,18 @@ import (
 func TestAnOutageOfTheStoreHoldsMailBackAndHealsByItself(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
+	before, env := w.brief(e.GID, "before"), w.brief(e.GID, "x")
+	w.broker.publish(e.GID, before)
+	w.awaitScreen("pane-a", before)
 	w.disk.set(func(d *disk) { d.down = true })
-	env := w.brief(e.GID, "x")
 	m := w.broker.publish(e.GID, env)
 	wants(t, w.in.Deliver(t.Context(), w.brief(e.GID, "local"), nil), fault.StoreUnavailable)
 	await(t, "some tries", func() bool { return w.disk.failures.Load() > 3 })
 	same(t, "the broker's copy", "", w.broker.state(m))
-	w.awaitScreen("pane-a")
+	w.awaitScreen("pane-a", before)
 	same(t, "told", []string{"DEFERRED STORE_UNAVAILABLE"}, w.reports.told(env.MsgID))
 	w.disk.set(func(d *disk) { d.down = false })
-	w.awaitScreen("pane-a", env)
+	w.awaitScreen("pane-a", before, env)
 	w.awaitAcked(m, "acked")
 	await(t, "injected", func() bool { return w.outcome(e.GID, env.MsgID) == "injected" })
 }
@@ -35,14 +37,14 @@ func TestAnOutageAfterThePointOfNoReturnIsWaitedFor(t *testing.T) {
 	e := w.worker("a")
 	env := w.brief(e.GID, "x")
 	tries := 0
-	w.panes.attempt = func(string) *plan {
+	w.panes.script(func(string) *plan {
 		if tries++; tries > 1 {
 			return nil
 		}
 		return &plan{after: &Injection{Result: NotSent, Reason: "NOT_INJECTED"}, do: func() {
 			w.disk.set(func(d *disk) { d.down = true })
 		}}
-	}
+	})
 	w.broker.publish(e.GID, env)
 	await(t, "some tries", func() bool { return w.disk.failures.Load() > 1 })
 	w.disk.set(func(d *disk) { d.down = false })

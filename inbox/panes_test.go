@@ -52,6 +52,10 @@ func (p *panes) set(fn func()) {
 	p.change = make(chan struct{})
 }
 
+func (p *panes) script(attempt func(msgID string) *plan) { p.set(func() { p.attempt = attempt }) }
+
+func (p *panes) onWritten(fn func(msgID string)) { p.set(func() { p.written = fn }) }
+
 func (p *panes) open(id string) { p.set(func() { p.all[id] = &pane{agent: true} }) }
 
 // gate closes a pane's gate with reason, or opens it.
@@ -96,8 +100,11 @@ func (i injector) Inject(ctx context.Context, at Pane, text string, h Hooks) Inj
 		return got
 	}
 	do := &plan{}
-	if i.attempt != nil {
-		if p := i.attempt(msgID); p != nil {
+	i.panes.mu.Lock()
+	attempt, written := i.attempt, i.written
+	i.panes.mu.Unlock()
+	if attempt != nil {
+		if p := attempt(msgID); p != nil {
 			do = p
 		}
 	}
@@ -113,8 +120,8 @@ func (i injector) Inject(ctx context.Context, at Pane, text string, h Hooks) Inj
 	if do.after != nil && !do.text {
 		return *do.after
 	}
-	if i.written != nil {
-		i.written(msgID)
+	if written != nil {
+		written(msgID)
 	}
 	i.life.alive(func() {
 		i.set(func() { i.all[at.ID].text = append(i.all[at.ID].text, msgID) })

@@ -35,13 +35,13 @@ func TestMailIsDrainedDurablyBeforeItIsAcked(t *testing.T) {
 	same(t, "held while offered", 0, w.in.Held(e.GID))
 	same(t, "the broker's copy while offered", "", w.broker.state(m))
 	acked := ""
-	w.broker.acking = func(env *envelope.Envelope) {
+	w.broker.onAck(func(env *envelope.Envelope) {
 		_ = w.store.View(func(tx *store.Tx) error {
 			s, _, err := tx.FindSeen(env.MsgID, e.GID)
 			acked = s.Outcome
 			return err
 		})
-	}
+	})
 	batch.Settle(true)
 	same(t, "on disk at the ack", "drained", acked)
 	same(t, "the broker's copy", "acked", w.broker.state(m))
