@@ -90,6 +90,9 @@ func (m *model) try(b *message, life time.Duration) {
 	before := len(m.broker.mail())
 	s, err := m.world.send(Request{To: b.to, Life: life, Key: b.key})
 	published := len(m.broker.mail()) > before
+	if s.Repeated && b.refused && !b.doubted {
+		m.t.Fatalf("%s was refused, and its key calls it sent", b.id)
+	}
 	if s.Repeated || !published {
 		return
 	}
