@@ -63,7 +63,9 @@ func build(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator), "fleetd/cmd/bridged", "fleetd/test/agent/cmd/agent")
+	args := append([]string{"build"}, buildFlags...)
+	args = append(args, "-o", dir+string(filepath.Separator), "fleetd/cmd/bridged", "fleetd/test/agent/cmd/agent")
+	cmd := exec.CommandContext(ctx, "go", args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}

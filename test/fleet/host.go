@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -168,8 +169,18 @@ func (h *Host) signal(sig syscall.Signal) error {
 	}
 }
 
-// Close ends the daemon and the herdr of this host with all its panes.
-func (h *Host) Close() error { return errors.Join(h.Stop(), h.Herdr.Close()) }
+// Close ends the daemon and the herdr of this host with all its panes. A data
+// race or a panic of any run of the daemon is an error.
+func (h *Host) Close() error {
+	err := errors.Join(h.Stop(), h.Herdr.Close())
+	for _, sign := range []string{"DATA RACE", "panic:", "goroutine 1 ["} {
+		if at := strings.Index(h.Log(), sign); at >= 0 {
+			text := h.Log()[at:]
+			return errors.Join(err, fmt.Errorf("%s: %s", h.Name, text[:min(len(text), 4000)]))
+		}
+	}
+	return err
+}
 
 // Log is what the daemon logged so far, over all its runs.
 func (h *Host) Log() string {
