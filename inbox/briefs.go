@@ -127,6 +127,7 @@ func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
 		return store.Brief{}, err
 	}
 	var open, doubt []store.Brief
+	all = append(all, in.offeredBriefs(gid, msgID, all)...)
 	for _, b := range all {
 		switch {
 		case msgID == b.MsgID:
@@ -152,6 +153,31 @@ func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
 	return open[0], nil
 }
 
+// offeredBriefs are those that a client has been given and whose record is
+// still on its way: it may answer faster than its mail is known to be drained.
+// It is asked for the one named, or for all that may be the only one.
+func (in *Inbox) offeredBriefs(gid, msgID string, recorded []store.Brief) (briefs []store.Brief) {
+	b := in.box(gid)
+	if b == nil {
+		return nil
+	}
+	var envs []*envelope.Envelope
+	b.mu.Lock()
+	for _, it := range b.byID {
+		if it.state == offered && it.env.Kind.Brief() && (msgID == "" || msgID == it.env.MsgID) {
+			it.answering = true
+			envs = append(envs, it.env)
+		}
+	}
+	b.mu.Unlock()
+	for _, e := range envs {
+		if !slices.ContainsFunc(recorded, func(r store.Brief) bool { return r.MsgID == e.MsgID }) {
+			briefs = append(briefs, in.brief(gid, e, briefOpen))
+		}
+	}
+	return briefs
+}
+
 func listBriefs(open []store.Brief) string {
 	if len(open) == 0 {
 		return "no brief is open"
@@ -174,8 +200,11 @@ func listBriefs(open []store.Brief) string {
 func MarkReplied(brief store.Brief, now time.Time) func(*store.Tx) error {
 	return func(tx *store.Tx) error {
 		b, found, err := tx.BriefByMsg(brief.GID, brief.MsgID)
-		if err != nil || !found {
+		if err != nil {
 			return err
+		}
+		if !found {
+			b = brief // answered before it was known to be drained
 		}
 		b.State, b.At = briefReplied, now.UnixMilli()
 		return tx.PutBrief(b)

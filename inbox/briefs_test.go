@@ -174,3 +174,29 @@ func TestAReportSaysWhatToDo(t *testing.T) {
 	}
 	same(t, "other mail", "", Sentence(&envelope.Envelope{Kind: envelope.Send}, "a"))
 }
+
+// Fails if a client that answers at once, before its mail is known to be
+// drained, has nothing to answer, or if the brief is open again afterwards.
+func TestABriefCanBeAnsweredBeforeItsDrainingIsRecorded(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	env := w.brief(e.GID, "quick")
+	w.broker.publish(e.GID, env)
+	batch, _ := w.poll(e.GID, Filter{}, Limit{})
+	brief, err := w.in.BriefToAnswer(e.GID, "")
+	if err != nil || brief.MsgID != env.MsgID {
+		t.Fatalf("brief: %+v, %v", brief, err)
+	}
+	if err := w.disk.Write(t.Context(), MarkReplied(brief, w.clock.now())); err != nil {
+		t.Fatal(err)
+	}
+	batch.Settle(true)
+	open, err := w.in.OpenBriefs(e.GID)
+	if err != nil || len(open) != 0 {
+		t.Errorf("open: %+v, %v", open, err)
+	}
+	again, err := w.in.BriefToAnswer(e.GID, env.MsgID)
+	if err != nil || again.State != briefReplied {
+		t.Errorf("named again: %+v, %v", again, err)
+	}
+}

@@ -46,6 +46,7 @@ type item struct {
 	letGo       bool             // the broker was told: another copy is acked at once
 	attempted   bool             // a commit about it failed, or so it seemed
 	redelivered bool
+	answering   bool   // its client was faster with an answer than its draining
 	pollOnly    bool   // it may be in the pane already
 	told        string // the last DEFERRED reason its sender got
 	place       *list.Element

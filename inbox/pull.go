@@ -167,7 +167,7 @@ func (b *Batch) drain() error {
 			if err := tx.DeleteHeld(gid, it.seq); err != nil {
 				return err
 			}
-			if it.env.Kind.Brief() { // a main may answer what it was sent
+			if it.env.Kind.Brief() && !b.answered(tx, it) { // a main may answer what it was sent
 				if err := putBrief(tx, in.brief(gid, it.env, briefOpen), it.attempted); err != nil {
 					return err
 				}
@@ -192,6 +192,19 @@ func (b *Batch) drain() error {
 	}
 	failpoint.Hit("inbox.pull.acked")
 	return nil
+}
+
+// answered reports whether the client's answer was faster than this and made
+// the record of the brief.
+func (b *Batch) answered(tx *store.Tx, it *item) bool {
+	b.box.mu.Lock()
+	answering := it.answering
+	b.box.mu.Unlock()
+	if !answering {
+		return false
+	}
+	brief, found, err := tx.BriefByMsg(b.box.gid, it.env.MsgID)
+	return err == nil && found && brief.State == briefReplied
 }
 
 // back returns the batch to its places, where others may take it.
