@@ -89,7 +89,12 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 	}
 	w := sendWait{c: c, who: who, wait: time.Duration(a.WaitSeconds) * time.Second, started: time.Now()}
 	defer w.close()
+	trace, hops, err := c.because(who)
+	if err != nil {
+		return SendResult{}, err
+	}
 	w.sent, err = c.Sender.Send(ctx, outbox.Request{
+		TraceID: trace, Hops: hops,
 		From: who.GID, To: a.To, Content: []byte(a.Content), Life: time.Duration(a.ExpiresInSeconds) * time.Second,
 		Key: a.IdempotencyKey, QueueIfOffline: a.QueueIfOffline, Leaving: w.register,
 	})
@@ -101,6 +106,19 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 		return SendResult{}, w.err
 	}
 	return w.outcome(ctx)
+}
+
+// because is the flow that a worker's message continues: that of the brief it
+// works on, where there is one and no other (design §4).
+func (c *Conversation) because(who Caller) (trace string, hops int, err error) {
+	if who.Kind != inbox.Worker {
+		return "", 0, nil
+	}
+	open, err := c.Mailbox.OpenBriefs(who.GID)
+	if err != nil || len(open) != 1 {
+		return "", 0, err
+	}
+	return open[0].TraceID, open[0].Hops + 1, nil
 }
 
 // sendWait is one open send: its waiter among the caller's mail, and its watch

@@ -26,6 +26,8 @@ type Request struct {
 	// Hops of this message: one more than those of the one because of which it
 	// is sent; 0 if there is none (design §4).
 	Hops int
+	// TraceID of the flow that this message continues; "" begins a new one.
+	TraceID string
 	// Leaving is called once with the message's id before it leaves, so that
 	// its answer finds a waiter; not at all if nothing leaves.
 	Leaving func(msgID string)
@@ -169,6 +171,9 @@ func (o *Outbox) envelope(r Request, msgID string) *envelope.Envelope {
 		V: envelope.Version, Kind: r.kind, MsgID: msgID, TraceID: r.answers.TraceID,
 		From: r.From, To: r.target.GID, Signer: o.cfg.Host, InReplyTo: r.answers.MsgID, Hops: r.hops(),
 		TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.Life(r.kind, r.Life)).UnixMilli(), Body: r.Content,
+	}
+	if env.TraceID == "" {
+		env.TraceID = r.TraceID
 	}
 	if env.TraceID == "" {
 		env.TraceID = o.cfg.NewTrace()
