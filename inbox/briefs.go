@@ -44,11 +44,11 @@ func (in *Inbox) announcedMail(gid string, e *envelope.Envelope) store.Brief {
 	return b
 }
 
-// putBrief makes the record of a brief, in place of one that an earlier attempt
-// may have left which only seemed to fail. To look for that one costs a scan.
-func putBrief(tx *store.Tx, b store.Brief, attempted bool) error {
-	if attempted {
-		if err := dropBrief(tx, b.GID, b.MsgID); err != nil {
+// putBrief makes the record of a brief. To look for one that there may be costs
+// a scan; what it says then stays as it is.
+func putBrief(tx *store.Tx, b store.Brief, onRecord bool) error {
+	if onRecord {
+		if _, found, err := tx.BriefByMsg(b.GID, b.MsgID); err != nil || found {
 			return err
 		}
 	}
@@ -122,12 +122,17 @@ func (in *Inbox) OpenBriefs(gid string) ([]store.Brief, error) {
 // which may have been answered before, else the only open one (design §7), else
 // the only one in doubt: whoever answers must have got something.
 func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
+	given := in.givenJustNow(gid) // first: what leaves here is on record
 	all, err := in.briefs(gid)
 	if err != nil {
 		return store.Brief{}, err
 	}
+	for _, g := range given {
+		if !slices.ContainsFunc(all, func(b store.Brief) bool { return b.MsgID == g.MsgID }) {
+			all = append(all, g)
+		}
+	}
 	var open, doubt []store.Brief
-	all = append(all, in.offeredBriefs(gid, msgID, all)...)
 	for _, b := range all {
 		switch {
 		case msgID == b.MsgID:
@@ -153,27 +158,24 @@ func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
 	return open[0], nil
 }
 
-// offeredBriefs are those that a client has been given and whose record is
+// givenJustNow are briefs that a client has been given and whose record is
 // still on its way: it may answer faster than its mail is known to be drained.
-// It is asked for the one named, or for all that may be the only one.
-func (in *Inbox) offeredBriefs(gid, msgID string, recorded []store.Brief) (briefs []store.Brief) {
+func (in *Inbox) givenJustNow(gid string) (briefs []store.Brief) {
 	b := in.box(gid)
 	if b == nil {
 		return nil
 	}
-	var envs []*envelope.Envelope
+	var items []*item
 	b.mu.Lock()
-	for _, it := range b.byID {
-		if it.state == offered && it.env.Kind.Brief() && (msgID == "" || msgID == it.env.MsgID) {
-			it.answering = true
-			envs = append(envs, it.env)
+	for e := b.items.Front(); e != nil; e = e.Next() {
+		if it := e.Value.(*item); it.state == offered && it.env.Kind.Brief() {
+			it.onRecord = true // it may be, from here on
+			items = append(items, it)
 		}
 	}
 	b.mu.Unlock()
-	for _, e := range envs {
-		if !slices.ContainsFunc(recorded, func(r store.Brief) bool { return r.MsgID == e.MsgID }) {
-			briefs = append(briefs, in.brief(gid, e, briefOpen))
-		}
+	for _, it := range items {
+		briefs = append(briefs, in.brief(gid, it.env, briefOpen))
 	}
 	return briefs
 }

@@ -140,9 +140,6 @@ func (in *Inbox) notSent(ctx context.Context, t *try, got Injection) bool {
 	case errors.Is(got.Err, errSeen):
 		in.dropCopy(b, it)
 		return true
-	case unfit && t.committed && t.env.Kind.Brief():
-		in.failBrief(ctx, t, got.Reason, "")
-		return true
 	case t.committed:
 		if !in.putBack(ctx, t) {
 			return true

@@ -63,9 +63,8 @@ func TestABriefThatWasBeingInjectedAtACrashIsInDoubtOnce(t *testing.T) {
 		}
 		w.restart()
 		w.awaitAcked(m, "acked")
-		if got := w.reports.ends(env.MsgID); len(got) != 0 {
-			t.Errorf("told again: %v", got)
-		}
+		same(t, "record", "in_doubt", w.stored(e.GID, env.MsgID))
+		w.awaitEnd(env) // not told again
 	}
 }
 

@@ -206,21 +206,25 @@ func (w *world) answers(env *envelope.Envelope, gid string) string {
 // Fails if a crash in the middle of an end leaves somebody waiting for ever.
 func TestAnEndGoesOnAfterACrash(t *testing.T) {
 	w := newWorld(t)
-	e := w.worker("a")
+	e, m := w.worker("a"), w.main("m")
 	open := w.brief(e.GID, "open")
 	w.broker.publish(e.GID, open)
 	w.awaitScreen("pane-a", open)
 	await(t, "injected", func() bool { return w.outcome(e.GID, open.MsgID) == "injected" })
 	w.panes.gate("pane-a", "BUSY")
-	local := w.brief(e.GID, "local")
+	local, mains := w.brief(e.GID, "local"), w.brief(m.GID, "main's")
 	w.deliver(local)
+	w.deliver(mains)
 	w.reports.set(func(r *reports) { r.fail = errDown })
-	if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"a", "m"} {
+		if _, err := w.in.Unregister(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
 	}
-	await(t, "a report that fails", func() bool { return w.reports.failed() > 0 })
+	await(t, "reports that fail", func() bool { return w.reports.failed() > 1 })
 	w.restart()
 	w.awaitEnd(local, "FAILED PANE_GONE")
+	w.awaitEnd(mains, "FAILED PANE_GONE")
 	w.awaitEnd(open, "ABANDONED PANE_GONE")
 }
 

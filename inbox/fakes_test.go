@@ -358,3 +358,21 @@ func (w *window) times() int {
 	defer w.mu.Unlock()
 	return w.widened
 }
+
+// gates notes what the roster is told of gates.
+type gates struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (g *gates) note(_, reason string, _ time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all = append(g.all, reason)
+}
+
+func (g *gates) seen() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.all)
+}

@@ -187,7 +187,12 @@ func (in *Inbox) putInjecting(tx *store.Tx, t *try) error {
 	if t.announced {
 		brief.Announced, brief.Body = true, env.Body
 	}
-	if err := putBrief(tx, brief, it.attempted); err != nil {
+	if it.attempted { // that attempt's record, if it stands, is of this brief
+		if err := dropBrief(tx, gid, env.MsgID); err != nil {
+			return err
+		}
+	}
+	if err := tx.PutBrief(brief); err != nil {
 		return err
 	}
 	return tx.DeleteHeld(gid, it.seq)

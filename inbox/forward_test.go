@@ -125,11 +125,37 @@ func TestEverySenderIsToldWithinFiveSecondsThatItsBriefWaits(t *testing.T) {
 	first, second := w.brief(e.GID, "1"), w.brief(e.GID, "2")
 	w.broker.publish(e.GID, first)
 	w.deliver(second)
+	await(t, "the gate", func() bool { return len(w.gates.seen()) == 1 })
+	same(t, "told at once", []string(nil), w.reports.told(first.MsgID))
 	w.clock.pass(4900 * time.Millisecond)
 	await(t, "DEFERRED", func() bool {
 		return slices.Equal(w.reports.told(first.MsgID), []string{"DEFERRED SETTLING"}) &&
 			slices.Equal(w.reports.told(second.MsgID), []string{"DEFERRED QUEUED"})
 	})
+}
+
+// Fails if the roster shows a gate as open that is closed, or as closed at which
+// nobody waits any more.
+func TestTheRosterIsToldWhyAGateIsClosedAndWhenItIsNot(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	w.panes.gate("pane-a", "BUSY")
+	w.broker.publish(e.GID, w.brief(e.GID, "x"))
+	told := func(want ...string) {
+		t.Helper()
+		await(t, "the gate", func() bool { return len(w.gates.seen()) >= len(want) })
+		same(t, "gate", want, w.gates.seen())
+	}
+	told("BUSY")
+	w.panes.gate("pane-a", "")
+	told("BUSY", "")
+	w.panes.gate("pane-a", "DRAFT")
+	dying := w.brief(e.GID, "dying")
+	w.broker.publish(e.GID, dying)
+	told("BUSY", "", "DRAFT")
+	w.clock.pass(16 * time.Minute)
+	told("BUSY", "", "DRAFT", "")
+	w.awaitEnd(dying, "FAILED EXPIRED")
 }
 
 // Fails if the worker without a pane is not told of, or not injected into once
@@ -225,9 +251,12 @@ func TestAnAnnouncedReplyCanBeReadWholeAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
 	env := w.mail(envelope.Reply, e.GID, strings.Repeat("long ", long))
+	var atAck string
+	w.broker.onAck(func(*envelope.Envelope) { atAck = w.stored(e.GID, env.MsgID) })
 	m := w.broker.publish(e.GID, env)
 	w.awaitScreen("pane-a", env)
 	w.awaitAcked(m, "acked")
+	same(t, "on record at the ack", "mail", atAck)
 	w.restart()
 	got, err := w.in.Read(e.GID, env.MsgID)
 	if err != nil || string(got.Body) != string(env.Body) {

@@ -78,6 +78,7 @@ type world struct {
 	broker *broker
 	window *window
 	boot   uint64
+	gates  gates
 
 	*life
 }
@@ -131,7 +132,7 @@ func (w *world) assemble(change ...func(*Config)) {
 		Host: here, Boot: w.boot, Store: l.disk, Injector: injector{w.panes, w, l}, Reports: l.reports,
 		Names: names{}, Panes: w.panes, Now: w.clock.now, Uptime: w.clock.uptime, NewID: newID,
 		Secret: func() string { return "token-" + newID() },
-		Window: w.window, WindowSize: 8,
+		Window: w.window, WindowSize: 8, Gate: w.gates.note,
 	}
 	for _, c := range change {
 		c(&cfg)
@@ -155,6 +156,11 @@ func (w *world) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.cancel = cancel
 	go func() { l.ended <- l.in.Run(ctx) }()
+	await(w.t, "the start", func() bool {
+		l.in.mu.Lock()
+		defer l.in.mu.Unlock()
+		return l.in.running != nil || !l.alive(func() {})
+	})
 }
 
 func (w *world) begin(change ...func(*Config)) {
@@ -249,6 +255,19 @@ func (w *world) outcome(gid, msgID string) string {
 		return s.Outcome + " " + s.Reason
 	}
 	return s.Outcome
+}
+
+// stored is the state of a brief's record.
+func (w *world) stored(gid, msgID string) string {
+	var b store.Brief
+	err := w.store.View(func(tx *store.Tx) (err error) {
+		b, _, err = tx.BriefByMsg(gid, msgID)
+		return err
+	})
+	if err != nil {
+		w.t.Errorf("brief: %v", err)
+	}
+	return b.State
 }
 
 func (w *world) held(gid string) []store.Held {

@@ -44,9 +44,9 @@ type item struct {
 	local       bool             // the store has it; nobody else does
 	hold        envelope.Settler // the broker's; nil if there is none, or it was let go
 	letGo       bool             // the broker was told: another copy is acked at once
-	attempted   bool             // a commit about it failed, or so it seemed
+	attempted   bool             // the commit of injecting failed, or so it seemed
+	onRecord    bool             // there may be a record of the brief already
 	redelivered bool
-	answering   bool   // its client was faster with an answer than its draining
 	pollOnly    bool   // it may be in the pane already
 	told        string // the last DEFERRED reason its sender got
 	place       *list.Element

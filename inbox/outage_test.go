@@ -112,26 +112,40 @@ func TestWhatGoesWithADeliveryIsCommittedWithIt(t *testing.T) {
 }
 
 // Fails if the second of two who deliver one message is told that it is stored
-// before it is.
+// before it is, or because the first was.
 func TestOneMessageDeliveredTwiceAtOnceIsStoredOnceForBoth(t *testing.T) {
-	w := newWorld(t)
-	e := w.main("m")
-	env := w.brief(e.GID, "1")
-	w.disk.mu.Lock()
-	done := make(chan error, 2)
-	for range 2 {
-		go func() { done <- w.in.Deliver(context.Background(), env, nil) }()
+	for _, fails := range []bool{false, true} {
+		w := newWorld(t)
+		e := w.main("m")
+		env := w.brief(e.GID, "1")
+		broken := errors.New("broken")
+		w.disk.mu.Lock()
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() {
+			first <- w.in.Deliver(context.Background(), env, func(*store.Tx) error {
+				if fails {
+					return broken
+				}
+				return nil
+			})
+		}()
+		await(t, "the commit", func() bool { return !w.disk.idle.Load() })
+		go func() { second <- w.in.Deliver(context.Background(), env, nil) }()
+		select {
+		case <-first:
+			t.Error("the first returned before the commit")
+		case <-second:
+			t.Error("the second returned before the commit")
+		case <-time.After(50 * time.Millisecond):
+		}
+		same(t, "shown before it is stored", 0, w.in.Held(e.GID))
+		w.disk.mu.Unlock()
+		if err := <-first; (err != nil) != fails {
+			t.Errorf("first: %v", err)
+		}
+		if err := <-second; err != nil {
+			t.Errorf("second: %v", err)
+		}
+		same(t, "held", []int{1, 1}, []int{w.in.Held(e.GID), len(w.held(e.GID))})
 	}
-	await(t, "the commit", func() bool { return !w.disk.idle.Load() })
-	select {
-	case <-done:
-		t.Error("one returned before the commit")
-	case <-time.After(50 * time.Millisecond):
-	}
-	same(t, "shown before it is stored", 0, w.in.Held(e.GID))
-	w.disk.mu.Unlock()
-	if err := errors.Join(<-done, <-done); err != nil {
-		t.Fatal(err)
-	}
-	same(t, "held", []int{1, 1}, []int{w.in.Held(e.GID), len(w.held(e.GID))})
 }

@@ -167,8 +167,8 @@ func (b *Batch) drain() error {
 			if err := tx.DeleteHeld(gid, it.seq); err != nil {
 				return err
 			}
-			if it.env.Kind.Brief() && !b.answered(tx, it) { // a main may answer what it was sent
-				if err := putBrief(tx, in.brief(gid, it.env, briefOpen), it.attempted); err != nil {
+			if it.env.Kind.Brief() { // a main may answer what it was sent
+				if err := putBrief(tx, in.brief(gid, it.env, briefOpen), b.onRecord(it)); err != nil {
 					return err
 				}
 			}
@@ -176,8 +176,10 @@ func (b *Batch) drain() error {
 		return nil
 	})
 	if err != nil {
+		b.box.mu.Lock()
+		defer b.box.mu.Unlock()
 		for _, it := range b.items {
-			it.attempted = true
+			it.onRecord = true // a commit that only seemed to fail
 		}
 		return err
 	}
@@ -194,17 +196,12 @@ func (b *Batch) drain() error {
 	return nil
 }
 
-// answered reports whether the client's answer was faster than this and made
-// the record of the brief.
-func (b *Batch) answered(tx *store.Tx, it *item) bool {
+// onRecord reports whether there may be a record of the brief: its client may
+// have been faster with an answer.
+func (b *Batch) onRecord(it *item) bool {
 	b.box.mu.Lock()
-	answering := it.answering
-	b.box.mu.Unlock()
-	if !answering {
-		return false
-	}
-	brief, found, err := tx.BriefByMsg(b.box.gid, it.env.MsgID)
-	return err == nil && found && brief.State == briefReplied
+	defer b.box.mu.Unlock()
+	return it.onRecord
 }
 
 // back returns the batch to its places, where others may take it.

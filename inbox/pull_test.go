@@ -119,7 +119,11 @@ func TestMailThatNobodyTookComesAgainUnmarked(t *testing.T) {
 	w.deliver(w.brief(e.GID, "1"))
 	same(t, "offered", 0, w.in.Held(e.GID))
 	wait.Close()
-	w.restart()
+	next := waiter(t, w, e.GID, Filter{})
+	same(t, "held while it is offered again", 0, w.in.Held(e.GID))
+	next.Close()
+	w.disk.flush()
+	same(t, "on disk", false, w.held(e.GID)[0].Offered)
 	_, got := w.poll(e.GID, Filter{}, Limit{})
 	same(t, "poll", []string{"1"}, got)
 }
@@ -284,6 +288,7 @@ func TestAnAnswerThatAPollTookIsNotInjected(t *testing.T) {
 	w.panes.gate("pane-a", "BUSY")
 	answer, brief := w.mail(envelope.Reply, e.GID, "answer"), w.brief(e.GID, "brief")
 	w.broker.publish(e.GID, answer)
+	await(t, "the answer's wait at the gate", func() bool { return len(w.gates.seen()) == 1 })
 	w.broker.publish(e.GID, brief)
 	batch, got := w.poll(e.GID, Filter{}, Limit{})
 	same(t, "poll", []string{"answer"}, got)
@@ -361,12 +366,14 @@ func TestWhatCanBeReadAgainIsBounded(t *testing.T) {
 func TestAFilterLooksBehindAFullWindow(t *testing.T) {
 	w := newWorld(t) // its window is 8
 	e := w.main("m")
+	w.window.ready = 5 // not worth a question while the window has room
 	for i := range 8 {
 		if taken, bound := w.in.More(e.GID); taken || bound {
 			t.Fatalf("with %d held: taken %t, bound %t", i, taken, bound)
 		}
 		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
 	}
+	w.window.ready = 0
 	if taken, bound := w.in.More(e.GID); taken || bound {
 		t.Errorf("with nothing behind: taken %t, bound %t", taken, bound)
 	}
