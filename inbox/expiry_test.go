@@ -94,7 +94,8 @@ func TestAJumpOfTheClockEndsNoLives(t *testing.T) {
 	await(t, "DEFERRED", func() bool { return len(w.reports.told(brief.MsgID)) == 1 })
 	w.clock.jump(24 * time.Hour)
 	w.panes.gate("pane-a", "DRAFT") // the loop looks at once
-	time.Sleep(3 * sweepEvery)      // that nothing happens shows only in time
+	before := w.clock.sweeps()
+	await(t, "some sweeps", func() bool { return w.clock.sweeps() > before+3 })
 	w.awaitEnd(held)
 	w.awaitEnd(brief)
 	w.clock.jump(-24 * time.Hour)

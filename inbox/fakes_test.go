@@ -17,9 +17,10 @@ import (
 
 // fakeClock is the wall and the monotonic clock of a world.
 type fakeClock struct {
-	mu   sync.Mutex
-	wall time.Time
-	up   time.Duration
+	mu    sync.Mutex
+	wall  time.Time
+	up    time.Duration
+	looks int // at uptime: one per sweep
 }
 
 func newFakeClock() *fakeClock {
@@ -35,7 +36,14 @@ func (c *fakeClock) now() time.Time {
 func (c *fakeClock) uptime() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.looks++
 	return c.up
+}
+
+func (c *fakeClock) sweeps() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.looks
 }
 
 // pass lets time pass.

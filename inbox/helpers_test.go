@@ -19,7 +19,7 @@ import (
 
 // hang is the deadline of every wait in these tests: long, since it only says
 // that something will never come.
-const hang = 5 * time.Second
+const hang = 60 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

@@ -361,47 +361,6 @@ func TestWhatCanBeReadAgainIsBounded(t *testing.T) {
 	same(t, "its size", 2*recentBytes+perRecent, b.recentSize)
 }
 
-// Fails if a filter makes do with a full window, or a half-empty one is
-// widened for nothing.
-func TestAFilterLooksBehindAFullWindow(t *testing.T) {
-	w := newWorld(t) // its window is 8
-	e := w.main("m")
-	w.window.ready = 5 // not worth a question while the window has room
-	for i := range 8 {
-		if taken, bound := w.in.More(e.GID); taken || bound {
-			t.Fatalf("with %d held: taken %t, bound %t", i, taken, bound)
-		}
-		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
-	}
-	w.window.ready = 0
-	if taken, bound := w.in.More(e.GID); taken || bound {
-		t.Errorf("with nothing behind: taken %t, bound %t", taken, bound)
-	}
-	w.window.ready = 5
-	same(t, "held", 13, w.in.Held(e.GID))
-	if taken, bound := w.in.More(e.GID); !taken || bound {
-		t.Errorf("with mail behind: taken %t, bound %t", taken, bound)
-	}
-	w.poll(e.GID, Filter{}, Limit{Max: 3})
-	same(t, "held while three are offered", 10, w.in.Held(e.GID))
-	w.window.bound = true
-	if taken, bound := w.in.More(e.GID); taken || !bound {
-		t.Errorf("at the bound: taken %t, bound %t", taken, bound)
-	}
-}
-
-// Fails if a blocked call waits for an answer that lies behind a full window.
-func TestABlockedCallHasMailFetchedFromBehindAFullWindow(t *testing.T) {
-	w := newWorld(t)
-	e := w.main("m")
-	for i := range 8 {
-		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
-	}
-	w.window.ready = 1
-	waiter(t, w, e.GID, Filter{InReplyTo: newID()})
-	await(t, "another window", func() bool { return w.window.times() > 0 })
-}
-
 // Fails if the bodies of all that waits are in memory.
 func TestLocalMailWaitsOnDisk(t *testing.T) {
 	w := newWorld(t)
