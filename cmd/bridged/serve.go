@@ -47,6 +47,7 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 	group.Add(func() error { <-ctx.Done(); return nil }, func(error) {})
 	actor(g.server.Run)
 	actor(g.inbox.Run)
+	actor(g.reap)
 	actor(g.monitor.Run)
 	actor(g.outbox.Run)
 	actor(g.roster.Run)
