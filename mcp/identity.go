@@ -52,7 +52,7 @@ func (s *Server) byToken(token string) (identity, *fault.Error) {
 		}
 	}
 	return identity{}, fault.New(fault.NotAuthenticated,
-		"this token is not known here. It may belong to an entity that was unregistered, or BRIDGED_TOKEN is not set where the client started; `bridged register` gives a new one.")
+		"this token is not known here. It may belong to an entity that was unregistered, or BRIDGED_TOKEN is not set where the client started; `bridged register NAME --kind KIND --new-token` gives a new one.")
 }
 
 // identifyMCP is the rule of the MCP endpoint: a token decides; without one a
