@@ -103,6 +103,11 @@ func TestHostilePublisher(t *testing.T) {
 	if err := f.TrustEachOther(); err != nil {
 		t.Fatal(err)
 	}
+	for _, h := range []*fleet.Host{s.a, s.b} { // seeing each other, they may still be setting up
+		if err := h.Ready(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.lead, s.bob = addMain(t, ctx, s.a, "lead"), addMain(t, ctx, s.b, "bob")
 	carol := addMain(t, ctx, s.b, "carol")
 	seen(t, ctx, s.lead, "bob@hostb", "carol@hostb")
