@@ -13,7 +13,7 @@ GOTOOLCHAIN ?= auto
 export GOTOOLCHAIN
 
 .DEFAULT_GOAL := help
-.PHONY: help build install demo test lint fuzz
+.PHONY: help build install demo test bench lint fuzz
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,11 @@ test: ## vet and all tests, with the race detector (RACE= without, PKG=./x for o
 	@test/setup go roots broker $(if $(RACE),compiler)
 	$(GO) vet $(PKG)
 	$(if $(RACE),CGO_ENABLED=1 )$(GO) test $(RACE) -count=1 -p 2 -timeout 15m $(TESTFLAGS) $(PKG)
+
+bench: ## what the gateway adds to the raw path, with bars (BENCHFLAGS="--only trip --steps")
+	@test/setup go roots broker
+	@$(GO) build -o bin/bench ./test/bench
+	@exec bin/bench $(BENCHFLAGS)
 
 lint: ## gofmt, go vet, staticcheck
 	@test/setup go roots

@@ -2,7 +2,8 @@
 // the demo need beside the product: a private RabbitMQ node (rabbit), a herdr
 // (herdrsim) with scripted agents (agent), a proxy that breaks connections
 // (faultproxy), whole gateways as their users run them (fleet), the tests that
-// use all of it (e2e) and the demo that shows it (demo).
+// use all of it (e2e), the demo that shows it (demo) and the measurements
+// against the raw paths below it (bench).
 //
 // What tests one package alone lies beside that package.
 package test
