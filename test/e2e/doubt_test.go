@@ -257,16 +257,22 @@ func (s *stage) inDoubtOverACrash(t *testing.T, ctx context.Context, w *fleet.Wo
 	return msgIDs.FindString(e.err.Error())
 }
 
-// crash ends the agent of w with its pane, from within a hook.
+// crash ends the agent of w with its pane, from within a hook, and waits until
+// it is gone.
 func crash(t *testing.T, ctx context.Context, w *fleet.Worker) {
 	if err := w.Control("crash"); err != nil {
 		t.Error(err)
 	}
-	for ctx.Err() == nil {
+	for {
 		if _, err := w.Host.Herdr.PID(w.Pane); err != nil {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			t.Error("the pane of a dead agent stays")
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
 }
 
