@@ -159,7 +159,8 @@ func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
 	if w.sent.Repeated {
 		w.seen()
 	}
-	if w.wait == 0 && (toMain || away && !w.sent.To.Local || w.last.Kind != "") {
+	known := w.sent.Outcome == "failed" // under its key, by an earlier call
+	if known || w.wait == 0 && (toMain || away && !w.sent.To.Local || w.last.Kind != "") {
 		return w.now(ctx)
 	}
 	silence := time.NewTimer(unconfirmedAfter - time.Since(w.started))
