@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -45,6 +46,8 @@ type gateway struct {
 	talk    *mcp.Conversation
 	server  *mcp.Server
 	status  *statuses
+
+	attached sync.Map // gids whose inboxes the fabric consumes
 }
 
 func openStore(ctx context.Context, cfg config.Config, log hclog.Logger) (*store.Store, error) {
@@ -214,20 +217,29 @@ func (g *gateway) entityChanged(e store.Entity) {
 		}
 		g.status.follow(e)
 	}
-	if g.fabric == nil {
-		return
+	if g.fabric != nil {
+		if err := g.attach(e); err != nil {
+			g.log.Error("an inbox cannot be attached", "name", e.Name, "error", err)
+		}
+	}
+}
+
+// attach consumes an entity's inbox; where that is done already only its
+// groups can have changed, and what it holds stays with it.
+func (g *gateway) attach(e store.Entity) error {
+	if _, attached := g.attached.LoadOrStore(e.GID, true); attached {
+		ctx, cancel := context.WithTimeout(context.Background(), attachWait)
+		defer cancel()
+		return g.fabric.SetGroups(ctx, e.GID, e.Groups)
 	}
 	prefetch := mainWindow
 	if e.Kind == inbox.Worker {
 		prefetch = workerWindow
 	}
-	err := g.fabric.Attach(fabric.Inbox{
+	return g.fabric.Attach(fabric.Inbox{
 		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch,
 		Handler: func(d envelope.Delivery) { g.inbox.Accept(context.Background(), e.GID, d) },
 	})
-	if err != nil {
-		g.log.Error("an inbox cannot be attached", "name", e.Name, "error", err)
-	}
 }
 
 // serving is whether presence may say that this host takes messages.
