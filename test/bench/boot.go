@@ -31,26 +31,36 @@ func bootMillionSeen(ctx context.Context, h *host) error {
 	if err := full.store(ctx, func(st *store.Store) error { return fillSeen(ctx, st, seenEntries) }); err != nil {
 		return err
 	}
-	boot := func(o home) func() (float64, error) {
+	boot := func(o home, end func(*daemon)) func() (float64, error) {
 		return func() (float64, error) {
 			d, took, err := o.start(ctx, binary)
 			if err != nil {
 				return 0, err
 			}
-			d.stop()
+			end(d)
 			return millis(took), nil
 		}
 	}
-	for _, o := range []home{empty, full} { // makes the key, and warms the disk's cache
-		if _, err := boot(o)(); err != nil {
+	for _, c := range []struct {
+		name, note string
+		end        func(*daemon)
+		bars       []bar
+	}{
+		{"boot_million_seen", "after an end in good order", (*daemon).stop, []bar{ratioAtMost(2)}},
+		{"boot_million_seen_killed", "after kill -9", (*daemon).kill, nil},
+	} {
+		for _, o := range []home{empty, full} { // warms the disk's cache, and ends as those that count
+			if _, err := boot(o, c.end)(); err != nil {
+				return err
+			}
+		}
+		o, b, err := h.sides(h.rounds, boot(empty, c.end), boot(full, c.end))
+		if err != nil {
 			return err
 		}
+		line{name: c.name, unit: "ms", ours: o, base: b, bars: c.bars, note: c.note}.print()
 	}
-	o, b, err := h.sides(h.rounds, boot(empty), boot(full))
-	if err == nil {
-		line{name: "boot_million_seen", unit: "ms", ours: o, base: b, bars: []bar{ratioAtMost(2)}}.print()
-	}
-	return err
+	return nil
 }
 
 // fillSeen spreads n entries over the days that the seen-set keeps.

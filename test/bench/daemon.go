@@ -146,9 +146,14 @@ func (d *daemon) stop() {
 	select {
 	case <-d.done:
 	case <-time.After(20 * time.Second):
-		_ = d.cmd.Process.Kill()
-		<-d.done
+		d.kill()
 	}
+}
+
+// kill ends the daemon as a crash does.
+func (d *daemon) kill() {
+	_ = d.cmd.Process.Kill()
+	<-d.done
 }
 
 // resident is the daemon's memory in MiB.
