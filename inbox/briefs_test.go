@@ -159,7 +159,7 @@ func TestAReportSaysWhatToDo(t *testing.T) {
 		reason fault.Code
 		word   string
 	}{
-		{envelope.Injected, "", "in its pane"},
+		{envelope.Injected, "", "handed over"},
 		{envelope.Abandoned, fault.PaneGone, "will not be answered"},
 		{envelope.Failed, fault.Expired, "expired"},
 		{envelope.Failed, fault.InDoubt, "Do not send it again blindly"},

@@ -23,7 +23,7 @@ func Sentence(e *envelope.Envelope, from string) string {
 	what := fmt.Sprintf("Your message %s to %s", e.InReplyTo, from)
 	switch e.Kind {
 	case envelope.Injected:
-		return what + " is in its pane now; an answer will come as mail."
+		return what + " has been handed over; an answer will come as mail."
 	case envelope.Abandoned:
 		return what + " will not be answered: its worker ended before it did. Send it to somebody else if it still matters."
 	case envelope.Failed:

@@ -218,11 +218,18 @@ func (w *sendWait) now(ctx context.Context) (SendResult, error) {
 		return w.mailed(ctx, batch)
 	default:
 	}
+	if w.sent.Repeated {
+		if r, answered := w.answered(); answered {
+			return r, nil
+		}
+	}
 	r := w.result()
 	until := w.sent.ExpiresAt.UTC().Format(time.RFC3339)
 	switch {
 	case w.sent.Outcome == "failed":
 		return SendResult{}, fault.New(fault.Code(w.sent.Reason), "the message %s was sent before under this key, and failed; use a new key to send it anew", w.sent.MsgID)
+	case w.sent.To.Kind != inbox.Worker && (w.sent.Outcome == "injected" || w.sent.Outcome == "drained"):
+		r.State, r.Note = StateInjected, r.To+" has fetched it. An answer will come as mail: fetch it with bridge_poll."
 	case w.sent.To.Kind != inbox.Worker:
 		r.State, r.Note = StateQueued, "It lies in the inbox of "+r.To+", who has to fetch it."
 		if w.wait > 0 {
@@ -243,6 +250,21 @@ func (w *sendWait) now(ctx context.Context) (SendResult, error) {
 			"Do not send it again: you will be told what became of it, or look with bridge_trace %s", w.sent.MsgID, until, w.sent.TraceID)
 	}
 	return r, nil
+}
+
+// answered is the result for a call that repeats one whose answer was handed
+// over within the last hour.
+func (w *sendWait) answered() (SendResult, bool) {
+	for _, got := range w.c.Mailbox.Recently(w.who.GID) {
+		if got.Kind == envelope.Reply && got.InReplyTo == w.sent.MsgID {
+			reply := message(inbox.Mail{Envelope: got.Envelope, FromName: got.FromName, Redelivered: true})
+			r := w.result()
+			r.State, r.Reply = StateReplied, &reply
+			r.Note = "It was answered before, and the answer handed over; this is it again."
+			return r, true
+		}
+	}
+	return SendResult{}, false
 }
 
 func (w *sendWait) result() SendResult {

@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"fleetd/fabric/roster"
@@ -90,6 +91,9 @@ func (c *Conversation) name(gid string) string {
 	return gid
 }
 
+// listed is how many open briefs, and how many fetched messages, whoami names.
+const listed = 24
+
 // Whoami shows the caller what is his.
 func (c *Conversation) Whoami(ctx context.Context) (WhoamiResult, error) {
 	who, err := caller(ctx)
@@ -107,6 +111,11 @@ func (c *Conversation) Whoami(ctx context.Context) (WhoamiResult, error) {
 	if e, ok := c.Mailbox.ByName(who.GID); ok {
 		r.Groups, r.Pane = e.Groups, e.Pane
 	}
+	// The newest are what a reader acts on; all of them fit no result.
+	if older := len(briefs) - listed; older > 0 {
+		r.Note = fmt.Sprintf("%d older open briefs are not listed. ", older)
+		briefs = briefs[older:]
+	}
 	for _, b := range briefs {
 		open := OpenBrief{MsgID: b.MsgID, From: b.SenderName, At: stamp(time.UnixMilli(b.At))}
 		if b.Announced {
@@ -114,7 +123,12 @@ func (c *Conversation) Whoami(ctx context.Context) (WhoamiResult, error) {
 		}
 		r.OpenBriefs = append(r.OpenBriefs, open)
 	}
-	for _, d := range c.Mailbox.Recently(who.GID) {
+	recent := c.Mailbox.Recently(who.GID)
+	if older := len(recent) - listed; older > 0 {
+		r.Note += fmt.Sprintf("%d older fetched messages are not listed; bridge_read takes their ids all the same.", older)
+		recent = recent[:listed]
+	}
+	for _, d := range recent {
 		r.Drained = append(r.Drained, Drained{MsgID: d.MsgID, From: d.FromName, At: stamp(d.At)})
 	}
 	return r, nil

@@ -14,6 +14,8 @@ import (
 // stripe is held.
 func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent, found bool, outcome string) error {
 	env := o.reportEnvelope(r, noticeID(r, in, outcome))
+	// A notice is mail, whatever it tells: INJECTED lives as long as FAILED.
+	env.ExpiresAt = env.TS + envelope.MaxLife.Milliseconds()
 	op, undo := o.ending(r.MsgID, outcome)
 	if found {
 		env.Signer = in.ToHost

@@ -104,6 +104,11 @@ type Outbox struct {
 	watches  map[string][]*Watch // by msgID
 	calls    map[string]*call    // running, by entity and idempotency key
 
+	// Messages to entities of this host that were answered lately, in two
+	// generations: turned is when the younger one began.
+	replied, repliedBefore map[string]struct{}
+	turned                 time.Time
+
 	behind time.Duration // behindBound but in tests
 
 	stripes [64]sync.Mutex // one outcome of one message at a time; taken before mu
@@ -130,7 +135,7 @@ func New(cfg Config) *Outbox {
 	}
 	return &Outbox{
 		cfg: cfg, log: cfg.Logger, open: map[string]*open{}, lanes: map[string]*lane{}, moved: make(chan struct{}),
-		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{},
+		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{}, replied: map[string]struct{}{},
 		gen: 1, behind: behindBound, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
 	}
 }

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"time"
 
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
@@ -33,6 +34,10 @@ func (o *Outbox) Arrived(env *envelope.Envelope) {
 		o.log.Error("an answered intent could not be read", "msg", env.InReplyTo, "error", err)
 		return
 	}
+	if !found && env.Signer == o.cfg.Host {
+		o.answered(env.InReplyTo)
+		return
+	}
 	if !found || in.To != env.From || in.Outcome == outcomeReplied {
 		return
 	}
@@ -43,6 +48,31 @@ func (o *Outbox) Arrived(env *envelope.Envelope) {
 		o.tell(in.MsgID, Progress{Kind: envelope.Injected})
 		o.trace("resolved", in.MsgID, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, "REPLY")
 	}
+}
+
+// answeredFor is how long an answer can come before the word that its brief is
+// in: both come from this host.
+const answeredFor = time.Minute
+
+// answered notes that a message to an entity of this host was answered, of
+// which there is no intent: that it is in is no news any more.
+func (o *Outbox) answered(msgID string) {
+	o.tell(msgID, Progress{Kind: envelope.Injected})
+	now := o.cfg.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if now.Sub(o.turned) > answeredFor {
+		o.repliedBefore, o.replied, o.turned = o.replied, map[string]struct{}{}, now
+	}
+	o.replied[msgID] = struct{}{}
+}
+
+func (o *Outbox) wasAnswered(msgID string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, lately := o.replied[msgID]
+	_, before := o.repliedBefore[msgID]
+	return lately || before
 }
 
 // settle takes one outcome of one message. INJECTED outranks ABANDONED, this
@@ -143,8 +173,8 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 	told := o.tell(r.MsgID, Progress{Kind: envelope.Injected})
 	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, outcomeInjected, "")
 	switch {
-	case !found && r.SenderHost != o.cfg.Host:
-		return nil // about a message that is forgotten
+	case !found && (r.SenderHost != o.cfg.Host || o.wasAnswered(r.MsgID)):
+		return nil // about a message that is forgotten, or was answered
 	case told && !correction:
 	case found && in.ToKind != worker && in.State == store.IntentAccepted && !correction:
 		// It was fetched from an inbox in which it is known to have been.

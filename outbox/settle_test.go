@@ -312,3 +312,37 @@ func TestWhatHasEndedLeavesMemory(t *testing.T) {
 		t.Errorf("%d open, %d done, %d lanes, %d calls, %d watches are left", len(o.open), len(o.done), len(o.lanes), len(o.calls), len(o.watches))
 	}
 }
+
+// Fault: a reply from this host, then a notice that its brief is in: the reply
+// said so.
+func TestAnAnswerFromThisHostIsNotFollowedByTheWordThatItsBriefIsIn(t *testing.T) {
+	w := newWorld(t)
+	s := w.sent(Request{To: "aide"})
+	in := envelope.Report{Kind: envelope.Injected, MsgID: s.MsgID, TraceID: s.TraceID, Sender: boss, SenderHost: "hosta", Recipient: aide}
+	w.out.Arrived(&envelope.Envelope{Kind: envelope.Reply, InReplyTo: s.MsgID, From: aide, To: boss, Signer: "hosta"})
+	must(t, w.out.settle(context.Background(), in))
+	if got := w.local.notices(s.MsgID); len(got) != 0 {
+		t.Errorf("told %q after the answer", got)
+	}
+	other := w.sent(Request{To: "aide"})
+	in.MsgID = other.MsgID
+	must(t, w.out.settle(context.Background(), in))
+	if got := w.local.notices(other.MsgID); !slices.Equal(got, []string{"INJECTED"}) {
+		t.Errorf("of a message without an answer %q was told", got)
+	}
+}
+
+// Fault: a notice that dies before a main that pulls rarely has seen it.
+func TestEveryNoticeLivesAsLongAsMail(t *testing.T) {
+	w := newWorld(t)
+	for _, kind := range []envelope.Kind{envelope.Injected, envelope.Failed} {
+		s := w.sent(Request{Life: time.Minute})
+		w.signal(kind, "", s.MsgID)
+		w.local.mu.Lock()
+		notice := w.local.mail[len(w.local.mail)-1]
+		w.local.mu.Unlock()
+		if life := notice.Expiry().Sub(notice.Sent()); notice.InReplyTo != s.MsgID || life != envelope.MaxLife {
+			t.Errorf("%s about %s lives %s", notice.Kind, notice.InReplyTo, life)
+		}
+	}
+}

@@ -17,8 +17,12 @@ func (g *gateway) newServer(version string) *mcp.Server {
 	return &mcp.Server{
 		Listen: g.cfg.Listen, Socket: g.cfg.Socket, Gateway: g.talk, Admin: g.talk, Identities: identities{g},
 		Health: health{g}, Metrics: g.metrics(), Log: g.log.Named("mcp"), Version: version,
+		BodyLimit: bodyLimit(g.cfg.Limits.ContentBytes),
 	}
 }
+
+// bodyLimit has room for the largest content with every byte escaped in JSON.
+func bodyLimit(content int) int64 { return 6*int64(content) + 64<<10 }
 
 func (g *gateway) brokerState() (state, reason string) {
 	if g.fabric == nil {
