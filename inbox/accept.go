@@ -60,6 +60,7 @@ func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error 
 	}
 	it := newItem(d.Envelope, in.cfg.Now())
 	it.hold = d.Settler
+	it.redelivered = in.cfg.Crashed && d.Redelivered // of it there may be no record at all
 	switch gone, taken := in.admit(b, it); {
 	case gone:
 		return in.refuseGone(ctx, b.gid, d)

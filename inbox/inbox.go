@@ -60,6 +60,7 @@ type Names interface {
 type Config struct {
 	Host     string
 	Boot     uint64
+	Crashed  bool // the run before did not end in good order: what it noted last is missing
 	Store    Store
 	Injector Injector
 	Reports  Reports
@@ -186,6 +187,9 @@ func (in *Inbox) Open(e store.Entity) error {
 					return err
 				}
 			}
+			// Of what was offered last the note may be missing. A mark too many
+			// is harmless, an answer that is shown twice without one is not.
+			h.Offered = h.Offered || in.cfg.Crashed
 			b.load(h, in.cfg.Now())
 		}
 		return nil

@@ -91,6 +91,24 @@ func TestMailThatWasBeingWrittenAtACrashComesAgainMarked(t *testing.T) {
 	same(t, "poll", []string{"local!", "not offered", "remote!"}, got)
 }
 
+// Fails if what a client saw right before a crash, so that no record says so,
+// comes again unmarked; or if mail is marked that came only after it.
+func TestMailOfWhichTheCrashTookTheNoteComesAgainMarked(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	w.deliver(w.brief(e.GID, "local"))
+	w.broker.publish(e.GID, w.brief(e.GID, "on record"))
+	w.disk.flush()
+	w.broker.publish(e.GID, w.brief(e.GID, "remote"))
+	w.poll(e.GID, Filter{}, Limit{Max: 3})
+	w.crash()
+	w.begin(func(c *Config) { c.Crashed = true })
+	w.broker.publish(e.GID, w.brief(e.GID, "new"))
+	_, got := w.poll(e.GID, Filter{}, Limit{})
+	slices.Sort(got)
+	same(t, "poll", []string{"local!", "new", "on record!", "remote!"}, got)
+}
+
 // Fails likewise for a worker's poll, whose mail is not in the index before.
 func TestAnAnswerThatAWorkerWasGivenComesAgainMarked(t *testing.T) {
 	w := newWorld(t)

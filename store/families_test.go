@@ -39,6 +39,25 @@ func TestBootEpochOnlyRises(t *testing.T) {
 	}
 }
 
+// Fails if a crash is taken for an end in good order: of the first start, of a
+// run that said nothing at its end, or of one before that did.
+func TestOnlyTheRunBeforeIsSaidToHaveEndedWell(t *testing.T) {
+	s := runningStore(t, Options{})
+	take := func() (clean bool) {
+		write(t, s, func(tx *Tx) (err error) {
+			clean, err = tx.TakeClean()
+			return err
+		})
+		return clean
+	}
+	got := []bool{take()}
+	write(t, s, (*Tx).PutClean)
+	got = append(got, take(), take())
+	if want := []bool{false, true, false}; !slices.Equal(got, want) {
+		t.Errorf("ended well: %v, want %v", got, want)
+	}
+}
+
 // Fails if an entity's tokens outlive it, or others' go with it.
 func TestTokensGoWithTheirEntity(t *testing.T) {
 	s := runningStore(t, Options{})

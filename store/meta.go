@@ -10,6 +10,7 @@ var (
 	keySchema = []byte("schema") // uint32, the number of schema steps taken
 	keyHostID = []byte("host")   // text
 	keyBoot   = []byte("boot")   // uint64
+	keyClean  = []byte("clean")  // there if the last run ended in good order
 	keyProbe  = []byte("probe")  // written while finding out whether writes work again
 )
 
@@ -30,6 +31,25 @@ func (tx *Tx) NextBoot(now time.Time) (uint64, error) {
 		boot = uint64(ms)
 	}
 	return boot, tx.put(b, keyBoot, append([]byte{recordVersion}, u64(boot)...))
+}
+
+// PutClean notes that this run ends in good order: nothing that Later was given
+// will be missing.
+func (tx *Tx) PutClean() error {
+	b, err := tx.bucket(bucketMeta)
+	if err != nil {
+		return err
+	}
+	return tx.put(b, keyClean, []byte{recordVersion})
+}
+
+// TakeClean reports whether the run before ended in good order, and forgets it.
+func (tx *Tx) TakeClean() (bool, error) {
+	b, err := tx.bucket(bucketMeta)
+	if err != nil {
+		return false, err
+	}
+	return tx.delete(b, keyClean)
 }
 
 // Boot returns the boot epoch of the latest start, 0 before the first.

@@ -90,11 +90,15 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 		ContentBytes: cfg.Limits.ContentBytes, MaxLife: cfg.Limits.MaxTTL,
 		NewID: newID, NewTrace: newTrace, Logger: log.Named("outbox"),
 	})
+	crashed, err := crashed(ctx, st)
+	if err != nil {
+		return nil, err
+	}
 	client := &herdr.Client{Socket: cfg.Herdr.Socket}
 	g.monitor = &herdr.Monitor{Client: client, Logger: log.Named("herdr"), Changed: g.status.seen}
 	injector := herdr.NewInjector(client, g.monitor, log.Named("herdr"))
 	g.inbox = inbox.New(inbox.Config{
-		Host: cfg.Host, Boot: g.boot, Store: st, Injector: panes{injector, client, cfg.Inject.PasteBytes},
+		Host: cfg.Host, Boot: g.boot, Crashed: crashed, Store: st, Injector: panes{injector, client, cfg.Inject.PasteBytes},
 		Reports: g.outbox, Names: directory{g.roster}, Window: g.window(), WindowSize: mainWindow, Panes: panes{injector, client, 0},
 		Changed: g.entityChanged, Gate: g.status.gate,
 		Allowed: func(host string) bool { return cfg.Control.Allows(host, config.VerbSend) },

@@ -55,7 +55,7 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 		actor(g.fabric.Run)
 	}
 	actor(g.janitor)
-	group.Add(writer.wait, func(error) { writer.stop() })
+	group.Add(writer.wait, func(error) { g.endsWell(); writer.stop() })
 
 	broker := cfg.Broker.URI.String()
 	if broker == "" {
