@@ -45,6 +45,11 @@ bench: ## what the gateway adds to the raw path, with bars (BENCHFLAGS="--only t
 	@$(GO) build -o bin/bench ./test/bench
 	@exec bin/bench $(BENCHFLAGS)
 
+crash: ## every fault at every step, in 15 minutes (CRASHFLAGS="-seed 1 -only 'inbox.* kill'")
+	@test/setup go roots broker
+	@$(GO) build -o bin/crash ./test/crash
+	@exec bin/crash $(CRASHFLAGS)
+
 lint: ## gofmt, go vet, staticcheck
 	@test/setup go roots
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \

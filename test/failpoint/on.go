@@ -14,6 +14,18 @@ import (
 // Enabled reports whether the failpoints are compiled in.
 const Enabled = true
 
+// What the environment says is taken out of it: the daemon refuses variables
+// that it does not know.
+var (
+	ordered    = take("BRIDGED_FAILPOINT")
+	controlled = take("BRIDGED_FAILPOINT_CONTROL")
+)
+
+func take(name string) string {
+	text := os.Getenv(name)
+	return must(text, os.Unsetenv(name))
+}
+
 // state is the one order of this process.
 var state struct {
 	once   sync.Once
@@ -68,14 +80,13 @@ func strike(o Order) {
 // open reads what is ordered at the start. A test that was misspelt must not
 // pass, so what is wrong ends the process.
 func open() {
-	if text := os.Getenv("BRIDGED_FAILPOINT"); text != "" {
-		state.order = must(ParseOrder(text))
+	if ordered != "" {
+		state.order = must(ParseOrder(ordered))
 	}
-	path := os.Getenv("BRIDGED_FAILPOINT_CONTROL")
-	if path == "" {
+	if controlled == "" {
 		return
 	}
-	l := &listener{conn: must(net.Dial("unix", path))}
+	l := &listener{conn: must(net.Dial("unix", controlled))}
 	l.lines = bufio.NewScanner(l.conn)
 	l.obey() // the first order counts for this very hit
 	state.listen = l
@@ -98,20 +109,26 @@ type listener struct {
 	conn  net.Conn
 	lines *bufio.Scanner
 
-	mu      sync.Mutex
-	proceed chan struct{} // of the paused goroutine
+	mu     sync.Mutex
+	paused chan struct{} // of the goroutine that waits; nil if none does
+}
+
+// proceed lets the paused goroutine go on.
+func (l *listener) proceed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.paused != nil {
+		close(l.paused)
+		l.paused = nil
+	}
 }
 
 // obey takes one line; false: nobody listens any more.
 func (l *listener) obey() bool {
-	if !l.lines.Scan() {
-		return false
-	}
-	if l.lines.Text() == "go" {
-		l.mu.Lock()
-		close(l.proceed)
-		l.mu.Unlock()
-		return true
+	listens := l.lines.Scan()
+	if !listens || l.lines.Text() == "go" {
+		l.proceed()
+		return listens
 	}
 	order := must(ParseOrder(l.lines.Text()))
 	state.mu.Lock()
@@ -123,12 +140,12 @@ func (l *listener) obey() bool {
 
 // tell says that a point was hit, and returns when its goroutine may go on.
 func (l *listener) tell(name string) <-chan struct{} {
-	proceed := make(chan struct{})
+	paused := make(chan struct{})
 	l.mu.Lock()
-	l.proceed = proceed
+	l.paused = paused
 	l.mu.Unlock()
 	l.say("hit " + name)
-	return proceed
+	return paused
 }
 
 func (l *listener) say(line string) {

@@ -23,8 +23,7 @@ const (
 // Setup is what brings a message to a point beside its way there.
 type Setup string
 
-// The setups. With Again and Booted the point is on the way back from another
-// fault.
+// The setups. From Again on the point is on the way back from another fault.
 const (
 	Ordinary  Setup = ""
 	Expired   Setup = "expired"   // the worker stays busy until the brief's life is over
@@ -33,6 +32,7 @@ const (
 	Gone      Setup = "gone"      // the worker's pane is closed while the brief is open
 	Again     Setup = "again"     // the connection breaks with a message on the wire
 	Asked     Setup = "asked"     // the same, and the message is a brief
+	Untold    Setup = "untold"    // expired, and the gateway is killed before the report's signal leaves
 	Booted    Setup = "booted"    // the gateway was killed with an injection under way
 	Duplicate Setup = "duplicate" // the connection breaks before the broker heard the ack
 )
@@ -107,7 +107,6 @@ var Points = []Point{
 	{"inbox.abandon.before", Receiver, brief, Gone},
 	{"outbox.final.before", Receiver, forward, Expired},
 	{"outbox.final.after", Receiver, forward, Expired},
-	{"inbox.report.committed", Sender, forward, Expired},
 	{"outbox.notice.before", Sender, brief, Expired},
 	{"outbox.notice.after", Sender, brief, Expired},
 
@@ -117,6 +116,7 @@ var Points = []Point{
 	{"outbox.again.after", Sender, pull, Again},
 	{"outbox.query.before", Sender, forward, Asked},
 	{"inbox.answer.before", Receiver, forward, Asked},
+	{"inbox.report.committed", Sender, forward, Untold},
 	{"inbox.duplicate.before", Receiver, across, Duplicate},
 	{"outbox.load", Sender, forward, Booted},
 	{"inbox.boot.before", Receiver, brief, Booted},

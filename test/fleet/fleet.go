@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"fleetd/fabric"
@@ -32,10 +33,10 @@ type Fleet struct {
 	gids           []string
 }
 
-// New builds the binaries into dir, which must exist. Unix socket paths end at
-// 107 bytes, so dir should be short.
-func New(ctx context.Context, dir, broker, prefix string) (*Fleet, error) {
-	bridged, agent, err := binaries(ctx)
+// New builds the binaries once per process, with the build tags given; dir must
+// exist. Unix socket paths end at 107 bytes, so dir should be short.
+func New(ctx context.Context, dir, broker, prefix string, tags ...string) (*Fleet, error) {
+	bridged, agent, err := binaries(ctx, strings.Join(tags, ","))
 	if err != nil {
 		return nil, err
 	}
@@ -44,27 +45,32 @@ func New(ctx context.Context, dir, broker, prefix string) (*Fleet, error) {
 
 var built struct {
 	sync.Mutex
-	dir string
-	err error
+	dir  string
+	tags string
+	err  error
 }
 
 // binaries builds the programs once per process.
-func binaries(ctx context.Context) (bridged, agent string, err error) {
+func binaries(ctx context.Context, tags string) (bridged, agent string, err error) {
 	built.Lock()
 	defer built.Unlock()
 	if built.dir == "" && built.err == nil {
-		built.dir, built.err = build(ctx)
+		built.dir, built.err = build(ctx, tags)
+		built.tags = tags
+	}
+	if built.tags != tags {
+		return "", "", fmt.Errorf("the programs of this process were built with the tags %q and cannot have %q too", built.tags, tags)
 	}
 	return filepath.Join(built.dir, "bridged"), filepath.Join(built.dir, "agent"), built.err
 }
 
-func build(ctx context.Context) (string, error) {
+func build(ctx context.Context, tags string) (string, error) {
 	dir, err := os.MkdirTemp("", "fleet-bin")
 	if err != nil {
 		return "", err
 	}
 	args := append([]string{"build"}, buildFlags...)
-	args = append(args, "-o", dir+string(filepath.Separator), "fleetd/cmd/bridged", "fleetd/test/agent/cmd/agent")
+	args = append(args, "-tags", tags, "-o", dir+string(filepath.Separator), "fleetd/cmd/bridged", "fleetd/test/agent/cmd/agent")
 	cmd := exec.CommandContext(ctx, "go", args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build the programs: %w\n%s", err, out)

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"time"
+
+	"fleetd/fault"
+	"fleetd/mcp"
+	"fleetd/test/crash/history"
+	"fleetd/test/fleet"
+)
+
+// client is one main: its mail is pulled all the time, and it sends.
+type client struct {
+	name string // name@host
+	main fleet.Main
+	rec  *recorder
+}
+
+// session is one MCP session of a client, opened when it is needed.
+type session struct {
+	main fleet.Main
+	up   bool
+}
+
+func (c *client) session() *session {
+	return &session{main: fleet.Main{Name: c.main.Name, GID: c.main.GID, Token: c.main.Token, URL: c.main.URL}}
+}
+
+// againAfter is how long a client rests before it calls again.
+const againAfter = 200 * time.Millisecond
+
+func (s *session) connect(ctx context.Context) error {
+	if s.up {
+		return nil
+	}
+	if err := s.main.Connect(ctx); err != nil {
+		return err
+	}
+	s.up = true
+	return nil
+}
+
+func (s *session) drop() {
+	if s.up {
+		_ = s.main.Disconnect() // it failed already
+	}
+	s.up = false
+}
+
+// pull polls until stop is closed and no call is under way: one that is broken
+// off could take mail along.
+func (c *client) pull(ctx context.Context, stop <-chan struct{}) {
+	s := c.session()
+	defer s.drop()
+	for ctx.Err() == nil {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		err := s.connect(ctx)
+		if err == nil {
+			var r mcp.PollResult
+			if r, err = s.main.Poll(ctx, map[string]any{"wait_seconds": 3}); err == nil {
+				for _, m := range r.Messages {
+					c.rec.saw(c.name, m)
+				}
+				continue
+			}
+		}
+		s.drop()
+		pause(ctx, againAfter)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// wish is what a client wants to send, and how it goes about it.
+type wish struct {
+	to      *worker // nil: the main named next
+	main    string
+	wait    int // seconds
+	life    time.Duration
+	retries bool // it calls again when it does not know, or nothing was sent
+	silent  bool // its worker does not answer
+}
+
+// sendFor is how long a client that calls again goes on.
+const sendFor = 2 * time.Minute
+
+// send sends one message, and returns when its last call has.
+func (c *client) send(ctx context.Context, n int, token string, w wish) {
+	s := &sending{
+		Send: history.Send{Case: n, Token: token, From: c.name, To: w.main, Worker: w.to != nil},
+		gid:  c.main.GID, target: w.to, retries: w.retries, life: w.life, began: time.Now(), running: true,
+		expected: w.to != nil && !w.silent,
+	}
+	if w.to != nil {
+		s.To = w.to.address
+	}
+	c.rec.add(s)
+	defer c.rec.over(s)
+	args := map[string]any{
+		"to": s.To, "content": "please look at " + token, "wait_seconds": w.wait,
+		"expires_in_seconds": int(w.life.Seconds()), "idempotency_key": token,
+	}
+	ses := c.session()
+	defer ses.drop()
+	for again := true; again && ctx.Err() == nil && time.Since(s.began) < sendFor; {
+		if err := ses.connect(ctx); err != nil { // the gateway is down: nothing was asked
+			pause(ctx, againAfter)
+			continue
+		}
+		call := history.Call{Began: time.Now()}
+		r, err := ses.main.Send(ctx, args)
+		call.Ended = time.Now()
+		c.told(s, &call, r, err)
+		if call.Broken() {
+			ses.drop()
+		}
+		again = w.retries && (call.Broken() || call.Code == string(fault.BrokerDown) || call.Code == string(fault.HostOffline))
+		if again {
+			pause(ctx, againAfter)
+		}
+	}
+}
+
+// messageID finds the id in the sentence of an error.
+var messageID = regexp.MustCompile(`message ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})`)
+
+// told writes down what a call came to.
+func (c *client) told(s *sending, call *history.Call, r mcp.SendResult, err error) {
+	var f *fault.Error
+	switch {
+	case err == nil:
+		call.State, call.Text = r.State, r.Note
+		c.rec.named(s, r.MsgID)
+		if r.Reply != nil {
+			c.rec.saw(c.name, *r.Reply)
+		}
+	case errors.As(err, &f):
+		call.Code, call.Text = string(f.Code), f.Sentence
+		// The end of the message itself, as its sender is told it: by the mail
+		// that a waiting call met, or by its key.
+		call.Report = strings.HasPrefix(f.Sentence, "Your message ") || strings.Contains(f.Sentence, "under this key, and failed")
+		if m := messageID.FindStringSubmatch(f.Sentence); m != nil {
+			c.rec.named(s, m[1])
+		}
+	default:
+		call.Text = err.Error()
+	}
+	c.rec.call(s, *call)
+}

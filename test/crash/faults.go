@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"fleetd/test/failpoint"
+	"fleetd/test/faultproxy"
+)
+
+// hitBound is how long the traffic of a case may take to come to its point.
+const hitBound = 30 * time.Second
+
+// order is what the failpoint does for a damage: it kills, or it holds the
+// step still while something else is broken.
+func (k kase) order() failpoint.Order {
+	o := failpoint.Order{Name: k.point.Name, Nth: k.nth, Action: failpoint.Pause}
+	if k.damage == kill {
+		o.Action = failpoint.Kill
+	}
+	return o
+}
+
+// site is where the point of k is hit.
+func (w *world) site(k kase) *site {
+	sender := k.point.Side == failpoint.Sender
+	switch {
+	case k.flow == local:
+		return w.a
+	case k.flow == reply:
+		sender = !sender
+	}
+	if sender {
+		return w.a
+	}
+	return w.b
+}
+
+// arm arms the point of k.
+func (w *world) arm(ctx context.Context, k kase) error { return w.site(k).control.arm(ctx, k.order()) }
+
+// strike waits until the point of k is hit, and does the damage. The fleet may
+// not be well after it.
+func (w *world) strike(ctx context.Context, k kase) (hit bool, err error) {
+	s := w.site(k)
+	if !s.control.hit(ctx, hitBound) {
+		return false, s.control.arm(ctx, failpoint.Order{})
+	}
+	switch k.damage {
+	case kill:
+		return true, w.revive(ctx, s)
+	case cut:
+		s.proxy.Reset()
+		return true, s.control.release()
+	}
+	w.node.Kill()
+	if err := s.control.release(); err != nil {
+		return true, err
+	}
+	return true, w.node.Restart(ctx)
+}
+
+// revive starts a gateway again that was killed. Its panes are left as a
+// person would leave them who looked in meanwhile.
+func (w *world) revive(ctx context.Context, s *site) error {
+	if err := w.bury(s); err != nil {
+		return err
+	}
+	return s.host.Start(ctx)
+}
+
+func (w *world) bury(s *site) error {
+	if err := s.host.Kill(); err != nil {
+		return err
+	}
+	for _, one := range s.workers {
+		if err := one.tidy(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hold stops s at a point, and returns when it stands there.
+func (w *world) hold(ctx context.Context, s *site, name string, begin func()) error {
+	if err := s.control.arm(ctx, failpoint.Order{Name: name, Nth: 1, Action: failpoint.Pause}); err != nil {
+		return err
+	}
+	begin()
+	if !s.control.hit(ctx, hitBound) {
+		return fmt.Errorf("%s was not hit on the way to another point", name)
+	}
+	return nil
+}
+
+// fell kills s at a point that is on the way to another one, and leaves it dead.
+func (w *world) fell(ctx context.Context, s *site, name string, begin func()) error {
+	if err := s.control.arm(ctx, failpoint.Order{Name: name, Nth: 1, Action: failpoint.Kill}); err != nil {
+		return err
+	}
+	begin()
+	if !s.control.hit(ctx, hitBound) {
+		return fmt.Errorf("%s was not hit on the way to another point", name)
+	}
+	return w.bury(s)
+}
+
+// orphan brings one message of s onto the wire and cuts the connection before
+// the broker's word on it comes; with up it does not even reach the broker.
+// While the message is there, then is called.
+func (w *world) orphan(ctx context.Context, s *site, begin func(), then func() error) error {
+	if err := w.hold(ctx, s, "outbox.publish.before", begin); err != nil {
+		return err
+	}
+	stall, reached := faultproxy.StallUp, w.rng.IntN(2) == 0
+	if reached {
+		stall = faultproxy.StallDown
+	}
+	s.proxy.Set(stall)
+	defer s.proxy.Set(faultproxy.Pass)
+	var freed error
+	err := w.hold(ctx, s, "fabric.publish.written", func() { freed = s.control.release() })
+	if err != nil || freed != nil {
+		return fmt.Errorf("%w %w", err, freed)
+	}
+	if reached {
+		pause(ctx, 100*time.Millisecond) // most reach it; either way is one of the two
+	}
+	if err := then(); err != nil {
+		return err
+	}
+	s.proxy.Reset()
+	return s.control.release()
+}

@@ -1,0 +1,189 @@
+package history
+
+import (
+	"testing"
+	"time"
+)
+
+var start = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// at is n seconds into the run.
+func at(n int) time.Time { return start.Add(time.Duration(n) * time.Second) }
+
+// good is a brief that was injected and answered, and one into a main's inbox.
+func good() History {
+	return History{
+		Sends: []Send{
+			{
+				Case: 1, Token: "tok-1", From: "m@a", To: "w@b", Worker: true, MsgIDs: []string{"id-1"}, Stored: true,
+				Calls: []Call{{Began: at(1), Ended: at(4), State: "injected"}},
+			},
+			{
+				Case: 2, Token: "tok-2", From: "m@a", To: "n@b", MsgIDs: []string{"id-2"}, Stored: true,
+				Calls: []Call{{Began: at(1), Ended: at(2), State: "queued"}},
+			},
+		},
+		Pastes:  []Paste{{at(3), "w@b", "brief tok-1"}},
+		Prompts: []Prompt{{at(3), "w@b", "brief tok-1"}},
+		Answers: []Answer{{at(5), "w@b", "id-1", ""}},
+		Shown: []Shown{
+			{At: at(6), Reader: "m@a", MsgID: "id-3", Kind: "REPLY", InReplyTo: "id-1", Content: "brief tok-1"},
+			{At: at(3), Reader: "n@b", MsgID: "id-2", Kind: "SEND", Content: "mail tok-2"},
+		},
+	}
+}
+
+func report(kind, reason string, t time.Time) Shown {
+	return Shown{At: t, Reader: "m@a", MsgID: kind + reason, Kind: kind, InReplyTo: "id-1", Reason: reason}
+}
+
+// nothing takes away all that became of the brief.
+func nothing(h *History) {
+	h.Pastes, h.Prompts, h.Answers, h.Shown = nil, nil, nil, h.Shown[1:]
+}
+
+// Each fails when its verdict is not found, or another one as well, or
+// something is held against a history that kept the promise.
+func TestVerdicts(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(h *History)
+		want []Verdict
+	}{
+		{"all is well", func(*History) {}, nil},
+
+		// The brief did not arrive.
+		{"a brief that is said to be injected vanishes", func(h *History) { nothing(h) }, []Verdict{Lost, Untrue}},
+		{"a deferred brief vanishes", func(h *History) { nothing(h); h.Sends[0].Calls[0].State = "deferred" }, []Verdict{Lost}},
+		{"an accepted brief is reported", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls[0].State = "deferred"
+			h.Shown = append(h.Shown, report("FAILED", "EXPIRED", at(90)))
+		}, nil},
+		{"a brief in doubt gets no last word", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(2), Code: "IN_DOUBT"}
+		}, []Verdict{Unreported}},
+		{"a brief that only the store knows gets no last word", func(h *History) { nothing(h); h.Sends[0].Calls[0].State = "" }, []Verdict{Unreported}},
+		{"a brief was never accepted", func(h *History) { nothing(h); h.Sends[0].Calls[0].State, h.Sends[0].Stored = "", false }, nil},
+		{"a brief was refused", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(2), Code: "BROKER_DOWN"}
+		}, nil},
+		{"a brief was refused once and accepted once", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls = []Call{{Began: at(1), Ended: at(2), Code: "BROKER_DOWN"}, {Began: at(3), Ended: at(4), Code: "UNCONFIRMED"}}
+		}, []Verdict{Unreported}},
+		{"the call itself tells the end", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(9), Code: "EXPIRED", Report: true}
+		}, nil},
+
+		// It arrived, and its sender knows less.
+		{"an injected brief stays in doubt", func(h *History) {
+			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(2), Code: "IN_DOUBT"}
+			h.Answers, h.Shown = nil, h.Shown[1:]
+		}, []Verdict{Unreported}},
+		{"an injected brief stays deferred", func(h *History) {
+			h.Sends[0].Calls[0].State = "deferred"
+			h.Answers, h.Shown = nil, h.Shown[1:]
+		}, []Verdict{Unreported}},
+		{"a call broke and its brief was injected without a word", func(h *History) {
+			h.Sends[0].Calls[0].State = ""
+			h.Answers, h.Shown = nil, h.Shown[1:]
+		}, []Verdict{Unreported}},
+		{"a call broke and the answer tells", func(h *History) { h.Sends[0].Calls[0].State = "" }, nil},
+		{"a report in doubt of what was injected", func(h *History) { h.Shown = append(h.Shown, report("FAILED", "IN_DOUBT", at(7))) }, nil},
+
+		// Mail.
+		{"accepted mail vanishes", func(h *History) { h.Shown = h.Shown[:1] }, []Verdict{Lost}},
+		{"mail is shown twice", func(h *History) { m := h.Shown[1]; m.At = at(8); h.Shown = append(h.Shown, m) }, []Verdict{Doubled}},
+		{"mail is shown again and says so", func(h *History) {
+			m := h.Shown[1]
+			m.At, m.Redelivered = at(8), true
+			h.Shown = append(h.Shown, m)
+		}, nil},
+		{"the mark is on the first one", func(h *History) {
+			m := h.Shown[1]
+			m.At, m.Redelivered = at(2), true
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
+		{"mail is shown under two ids", func(h *History) {
+			m := h.Shown[1]
+			m.MsgID = "id-9"
+			h.Sends[1].MsgIDs = append(h.Sends[1].MsgIDs, "id-9")
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
+		{"a reply vanishes", func(h *History) { h.Shown = h.Shown[1:] }, []Verdict{Lost}},
+		{"a reply in doubt vanishes", func(h *History) { h.Shown = h.Shown[1:]; h.Answers[0].Error = "IN_DOUBT: …" }, []Verdict{Lost}},
+		{"a refused reply is not expected", func(h *History) { h.Shown = h.Shown[1:]; h.Answers[0].Error = "BROKER_DOWN: …" }, nil},
+		{"a reply is shown twice", func(h *History) { m := h.Shown[0]; m.At = at(8); h.Shown = append(h.Shown, m) }, []Verdict{Doubled}},
+
+		// Twice in the pane.
+		{"a brief is pasted twice", func(h *History) { h.Pastes = append(h.Pastes, Paste{at(5), "w@b", "brief tok-1"}) }, []Verdict{Doubled}},
+		{"a model gets a brief twice", func(h *History) { h.Prompts = append(h.Prompts, Prompt{at(5), "w@b", "brief tok-1"}) }, []Verdict{Doubled}},
+
+		// What was said is not so.
+		{"injected is said of what was never pasted", func(h *History) {
+			nothing(h)
+			h.Shown = append(h.Shown, report("FAILED", "IN_DOUBT", at(7)))
+		}, []Verdict{Untrue}},
+		{"injected is said too early", func(h *History) { h.Sends[0].Calls[0].Ended = at(2) }, []Verdict{Untrue}},
+		{"a notice says injected of what was never pasted", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls[0].State = ""
+			h.Shown = append(h.Shown, report("INJECTED", "", at(7)), report("FAILED", "IN_DOUBT", at(8)))
+		}, []Verdict{Untrue}},
+		{"failed is said of what was injected", func(h *History) { h.Shown = append(h.Shown, report("FAILED", "EXPIRED", at(7))) }, []Verdict{Untrue}},
+		{"a call says failed of what was injected", func(h *History) {
+			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(9), Code: "EXPIRED", Report: true}
+		}, []Verdict{Untrue}},
+		{"nothing was sent, and it arrived", func(h *History) {
+			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(2), Code: "BROKER_DOWN"}
+		}, []Verdict{Untrue}},
+		{"nothing was sent, and the next call sent it", func(h *History) {
+			h.Sends[0].Calls = []Call{{Began: at(1), Ended: at(1), Code: "BROKER_DOWN"}, {Began: at(2), Ended: at(4), State: "injected"}}
+		}, nil},
+		{"an answer that nobody gave", func(h *History) { h.Prompts, h.Answers = nil, nil }, []Verdict{Untrue}},
+		{"an answer to another brief", func(h *History) { h.Shown[0].Content = "brief tok-0" }, []Verdict{Untrue}},
+		{"a report to somebody else", func(h *History) {
+			m := report("FAILED", "IN_DOUBT", at(7))
+			m.Reader = "x@a"
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Untrue}},
+		{"mail that nobody sent", func(h *History) {
+			h.Shown = append(h.Shown, Shown{At: at(7), Reader: "m@a", MsgID: "id-8", Kind: "SEND", Content: "hello"})
+		}, []Verdict{Untrue}},
+
+		// What is left.
+		{"mail is left in an inbox", func(h *History) { h.Left = []Left{{Where: "inbox of n@b", MsgID: "id-2", What: "1 message"}} }, []Verdict{Unreported}},
+		{"a dead letter of a reported brief", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls[0].State = "deferred"
+			h.Shown = append(h.Shown, report("FAILED", "EXPIRED", at(90)))
+			h.Left = []Left{{Where: "bridge.dlq", MsgID: "id-1", What: "SEND expired", Dead: true}}
+		}, nil},
+		{"a dead letter that nobody was told of", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls[0].State = "deferred"
+			h.Left = []Left{{Where: "bridge.dlq", MsgID: "id-1", What: "SEND expired", Dead: true}}
+		}, []Verdict{Lost, Unreported}},
+		{"a dead reply", func(h *History) {
+			h.Shown = h.Shown[1:]
+			h.Left = []Left{{Where: "bridge.dlq", MsgID: "id-3", What: "REPLY rejected", Dead: true}} // about none
+		}, []Verdict{Unreported, Lost}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := good()
+			c.make(&h)
+			found := Check(h)
+			ok := len(found) == len(c.want)
+			for i := range found {
+				ok = ok && found[i].Verdict == c.want[i]
+			}
+			if !ok {
+				t.Errorf("found %+v, want %v", found, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,121 @@
+// Package history says whether what happened to a fleet kept its promise: it
+// reads everything that clients were told, that panes received and that stores
+// and brokers hold at the end, and finds what contradicts it (design §5, §6).
+//
+// It knows neither how the history was made nor which faults were in it.
+package history
+
+import (
+	"strings"
+	"time"
+)
+
+// History is all that is known of one run. Times are of one clock.
+type History struct {
+	Sends   []Send
+	Shown   []Shown
+	Pastes  []Paste
+	Prompts []Prompt
+	Answers []Answer
+	Left    []Left
+}
+
+// Send is one message that a client wanted to be sent, once, however often it
+// called.
+type Send struct {
+	Case     int
+	Token    string // a word of its content that is in no other
+	From, To string // name@host
+	Worker   bool   // To is a worker: the message goes into its pane
+	MsgIDs   []string
+	Stored   bool // the sender's store says that it was accepted
+	Calls    []Call
+}
+
+// Call is one call that asked to send it, and what the caller was told.
+type Call struct {
+	Began, Ended time.Time
+	State        string // queued, deferred, injected, pending, replied; "" if it failed
+	Code         string // of the error
+	Report       bool   // the error is the message's own end, not the call's
+	Text         string
+}
+
+// Broken reports whether the caller was told nothing.
+func (c Call) Broken() bool { return c.State == "" && c.Code == "" }
+
+// Shown is one message in a response that reached a client.
+type Shown struct {
+	At          time.Time
+	Reader      string // name@host
+	MsgID       string
+	Kind        string // SEND, REPLY, FAILED, ABANDONED, INJECTED
+	InReplyTo   string
+	Reason      string
+	Content     string
+	Redelivered bool
+}
+
+// Paste is one write of text to a pane.
+type Paste struct {
+	At     time.Time
+	Worker string
+	Text   string
+}
+
+// Prompt is one text that an agent's model was given.
+type Prompt struct {
+	At     time.Time
+	Worker string
+	Text   string
+}
+
+// Answer is one bridge_reply of a worker, and what it was told.
+type Answer struct {
+	At     time.Time
+	Worker string
+	To     string // the brief's id
+	Error  string // "" if it was accepted
+}
+
+// Left is what a store or a broker holds in the end and should not.
+type Left struct {
+	Where string
+	MsgID string
+	What  string
+	Dead  bool // a dead letter: allowed where its sender was told
+}
+
+// Verdict is how a promise was broken.
+type Verdict string
+
+// The verdicts.
+const (
+	Lost       Verdict = "lost"       // accepted, and neither arrived nor reported
+	Doubled    Verdict = "doubled"    // arrived twice, or shown twice without a mark
+	Unreported Verdict = "unreported" // its sender was left without a last word
+	Untrue     Verdict = "untrue"     // a client was told what did not happen
+)
+
+// Verdicts lists them in the order of the table.
+var Verdicts = []Verdict{Lost, Doubled, Unreported, Untrue}
+
+// Finding is one broken promise.
+type Finding struct {
+	Verdict Verdict
+	Case    int // 0: of none
+	Token   string
+	Why     string
+}
+
+// Codes after which a caller knows that nothing was sent, and may try again
+// (design §5).
+var nothingSent = map[string]bool{
+	"BROKER_DOWN": true, "HOST_OFFLINE": true, "UNROUTABLE": true, "INBOX_FULL": true, "BROKER_REFUSED": true,
+	"STORE_UNAVAILABLE": true, "UNKNOWN_RECIPIENT": true, "PANE_GONE": true, "BAD_REQUEST": true,
+}
+
+// Codes that say accepted, and not what became of it.
+var openEnd = map[string]bool{"IN_DOUBT": true, "UNCONFIRMED": true}
+
+func holds(text, token string) bool { return token != "" && strings.Contains(text, token) }

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"fleetd/mcp"
+	"fleetd/test/crash/history"
+)
+
+// recorder writes down what clients asked and what they were told.
+type recorder struct {
+	mu    sync.Mutex
+	sends []*sending
+	shown []history.Shown
+}
+
+// sending is one Send that may not be over.
+type sending struct {
+	history.Send
+	gid      string // of the sender
+	target   *worker
+	retries  bool
+	life     time.Duration
+	began    time.Time
+	running  bool
+	expected bool // an answer to it will come
+	done     bool // settled: nothing more is to come
+}
+
+// deadline is when the gateway has said its last word on s at the latest: a
+// minute after its life is over it asks once more and waits 10 s (design §5).
+func (s *sending) deadline() time.Time { return s.began.Add(s.life + 90*time.Second) }
+
+func (r *recorder) add(s *sending) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sends = append(r.sends, s)
+}
+
+// call notes one call of s and what it was told.
+func (r *recorder) call(s *sending, c history.Call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Calls = append(s.Calls, c)
+}
+
+func (r *recorder) over(s *sending) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.running = false
+}
+
+func (r *recorder) named(s *sending, msgID string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if msgID != "" && !slices.Contains(s.MsgIDs, msgID) {
+		s.MsgIDs = append(s.MsgIDs, msgID)
+	}
+}
+
+// saw notes one message in a response that reached reader.
+func (r *recorder) saw(reader string, m mcp.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shown = append(r.shown, history.Shown{
+		At: time.Now(), Reader: reader, MsgID: m.MsgID, Kind: m.Kind, InReplyTo: m.InReplyTo,
+		Reason: m.Reason, Content: m.Content, Redelivered: m.Redelivered,
+	})
+}
+
+// settled reports whether s has its last word and its answer. Of a call that
+// broke, whose caller did not ask again, nobody here knows the id: when it is
+// due is left to the end.
+func (r *recorder) settled(s *sending) bool {
+	r.mu.Lock()
+	done := s.done
+	r.mu.Unlock()
+	if done {
+		return true
+	}
+	answers := s.target.answered(s.Token)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.done = r.ended(s, answers)
+	return s.done
+}
+
+func (r *recorder) ended(s *sending, answers answers) bool {
+	for _, m := range r.shown {
+		about := m.InReplyTo != "" && slices.Contains(s.MsgIDs, m.InReplyTo)
+		switch m.Kind {
+		case "REPLY":
+			if about || strings.Contains(m.Content, s.Token) {
+				return true
+			}
+		case "SEND":
+			if strings.Contains(m.Content, s.Token) {
+				return true
+			}
+		case "FAILED", "ABANDONED":
+			if about {
+				return true
+			}
+		case "INJECTED":
+			if about && (!s.expected || answers.refused()) {
+				return true
+			}
+		}
+	}
+	if s.running || len(s.Calls) == 0 {
+		return false
+	}
+	last := s.Calls[len(s.Calls)-1]
+	switch {
+	case last.Report, last.State == "replied":
+		return true
+	case last.State == "injected", last.State == "pending" && s.Worker:
+		return !s.expected || answers.refused()
+	}
+	return last.Code != "" && last.Code != "IN_DOUBT" && last.Code != "UNCONFIRMED"
+}
+
+// dark reports whether s may never have been accepted.
+func (r *recorder) dark(s *sending) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !s.running && !slices.ContainsFunc(s.Calls, func(c history.Call) bool { return !c.Broken() })
+}
+
+// open lists the sendings that are not settled.
+func (r *recorder) open(which func(*sending) bool) []*sending {
+	r.mu.Lock()
+	all := slices.Clone(r.sends)
+	r.mu.Unlock()
+	return slices.DeleteFunc(all, func(s *sending) bool { return !which(s) || r.settled(s) })
+}
+
+// calls is what s was told, for people.
+func (r *recorder) calls(s *sending) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []string
+	for _, c := range s.Calls {
+		all = append(all, cmp.Or(c.State, c.Code, "broken"))
+	}
+	if s.running {
+		all = append(all, "…")
+	}
+	return strings.Join(all, ", ")
+}

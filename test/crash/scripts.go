@@ -1,0 +1,309 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"fleetd/fault"
+	"fleetd/mcp"
+	"fleetd/test/failpoint"
+	"fleetd/test/faultproxy"
+)
+
+// life of an ordinary brief, and of one that is meant to expire.
+const (
+	ordinaryLife = 30 * time.Second
+	shortLife    = 4 * time.Second
+)
+
+// openSend is how long a send that waits for the answer does, in seconds.
+const openSend = 8
+
+// script brings messages to the point of a case, and has it struck.
+type script func(w *world, ctx context.Context, k kase) (hit bool, err error)
+
+var scripts = map[failpoint.Setup]script{
+	failpoint.Ordinary:  (*world).ordinary,
+	failpoint.Expired:   (*world).expired,
+	failpoint.Doubtful:  (*world).doubtful,
+	failpoint.Refused:   (*world).refused,
+	failpoint.Gone:      (*world).gone,
+	failpoint.Again:     (*world).again,
+	failpoint.Asked:     (*world).again,
+	failpoint.Duplicate: (*world).duplicate,
+	failpoint.Untold:    (*world).untold,
+	failpoint.Booted:    (*world).booted,
+}
+
+// target is the worker that the first message of k goes to.
+func (w *world) target(k kase) *worker {
+	if k.flow == local {
+		return w.a.workers[0]
+	}
+	return w.b.workers[0]
+}
+
+// send has main i send one message in the background, delay from now.
+func (w *world) send(ctx context.Context, k kase, i int, delay time.Duration, one wish) {
+	w.tokens++
+	token := fmt.Sprintf("tok%04dx%05d", k.n, w.tokens)
+	if one.life == 0 {
+		one.life = ordinaryLife
+	}
+	one.retries = one.retries || w.ask
+	w.sends.Go(func() {
+		pause(ctx, delay)
+		w.mains[i].send(ctx, k.n, token, one)
+	})
+}
+
+// traffic sends the message of k and, a moment later, others beside it: blocked
+// sends and such that return at once, clients that ask again and such that
+// don't. What goes the same way as the message stays behind it.
+func (w *world) traffic(ctx context.Context, k kase, first wish) {
+	coin := func() bool { return w.rng.IntN(2) == 0 }
+	wait := func() int { return w.rng.IntN(2) * openSend }
+	later := func() time.Duration { return time.Duration(50+w.rng.IntN(100)) * time.Millisecond }
+	first.retries, first.wait = coin(), wait()
+	if k.flow == forward && k.point.Side == failpoint.Sender {
+		first.wait = openSend // some steps are only taken when somebody waits
+	}
+	if k.flow == mail {
+		first.to, first.main = nil, w.peer.name
+	} else if first.to == nil {
+		first.to = w.target(k)
+	}
+	w.send(ctx, k, 0, 0, first)
+	w.send(ctx, k, 1, later(), wish{to: w.b.workers[1], wait: wait(), retries: coin()})
+	if k.flow == mail || k.flow == local {
+		w.send(ctx, k, 0, later(), wish{to: w.b.workers[0], wait: wait(), retries: coin()})
+	}
+	w.send(ctx, k, 2, later(), wish{main: w.peer.name, retries: coin()})
+	if k.flow == forward || k.flow == mail {
+		w.send(ctx, k, 3, later(), wish{to: w.a.workers[0], wait: wait(), retries: coin()})
+	}
+	if k.flow == local {
+		w.send(ctx, k, 3, later(), wish{main: w.mains[1].name, retries: coin()})
+	}
+}
+
+func (w *world) ordinary(ctx context.Context, k kase) (bool, error) {
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	w.traffic(ctx, k, wish{})
+	return w.strike(ctx, k)
+}
+
+// expired: the worker works until the brief's life is over.
+func (w *world) expired(ctx context.Context, k kase) (hit bool, err error) {
+	return w.whileBusy(ctx, w.target(k), func() (bool, error) {
+		if err := w.arm(ctx, k); err != nil {
+			return false, err
+		}
+		w.traffic(ctx, k, wish{life: shortLife})
+		return w.strike(ctx, k)
+	})
+}
+
+func (w *world) whileBusy(ctx context.Context, t *worker, do func() (bool, error)) (hit bool, err error) {
+	if err := t.Control("busy"); err != nil {
+		return false, err
+	}
+	if err := w.status(ctx, t, "working"); err != nil {
+		return false, err
+	}
+	if hit, err = do(); err != nil {
+		return hit, err
+	}
+	return hit, t.Control("idle")
+}
+
+// untold: the report that a brief expired is committed, and its signal lost.
+func (w *world) untold(ctx context.Context, k kase) (hit bool, err error) {
+	return w.whileBusy(ctx, w.target(k), func() (bool, error) {
+		if err := w.arm(ctx, k); err != nil {
+			return false, err
+		}
+		if err := w.fell(ctx, w.b, "outbox.final.after", func() { w.traffic(ctx, k, wish{life: shortLife}) }); err != nil {
+			return false, err
+		}
+		if err := w.b.host.Start(ctx); err != nil {
+			return false, err
+		}
+		return w.strike(ctx, k)
+	})
+}
+
+// status waits until herdr sees the agent in that state.
+func (w *world) status(ctx context.Context, t *worker, want string) error {
+	for end := time.Now().Add(upBound); ; {
+		_, is, err := t.Host.Herdr.Status(t.Pane)
+		if err != nil || is == want {
+			return err
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return fmt.Errorf("herdr sees %s as %s, not %s", t.address, is, want)
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// doubtful: a dialog opens over the paste.
+func (w *world) doubtful(ctx context.Context, k kase) (hit bool, err error) {
+	if err := w.target(k).Control("dialog-after-paste"); err != nil {
+		return false, err
+	}
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	w.traffic(ctx, k, wish{})
+	if hit, err = w.strike(ctx, k); err != nil {
+		return hit, err
+	}
+	return hit, w.target(k).tidy()
+}
+
+// refused: herdr does not take the paste at first.
+func (w *world) refused(ctx context.Context, k kase) (bool, error) {
+	t := w.target(k)
+	if err := t.Host.Herdr.QueueFull(t.Pane, 1); err != nil {
+		return false, err
+	}
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	w.traffic(ctx, k, wish{})
+	return w.strike(ctx, k)
+}
+
+// gone: the worker has a brief open, and ends.
+func (w *world) gone(ctx context.Context, k kase) (bool, error) {
+	s := w.site(k)
+	w.doomed++
+	t, err := w.addWorker(ctx, s, fmt.Sprintf("doomed-%d", w.doomed), "--replies", "-1")
+	if err != nil {
+		return false, err
+	}
+	if err := w.seen(ctx, t); err != nil {
+		return false, err
+	}
+	w.traffic(ctx, k, wish{to: t, silent: true})
+	if err := w.prompted(ctx, t, time.Time{}); err != nil {
+		return false, err
+	}
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	w.sends.Go(func() {
+		for end := time.Now().Add(upBound); ctx.Err() == nil && time.Now().Before(end); pause(ctx, againAfter) {
+			_, err := s.host.API("").Unregister(ctx, mcp.UnregisterArgs{Name: t.Name})
+			if err == nil || fault.Is(err, fault.UnknownRecipient) {
+				return
+			}
+		}
+	})
+	return w.strike(ctx, k)
+}
+
+// seen waits until hosta knows t.
+func (w *world) seen(ctx context.Context, t *worker) error {
+	for end := time.Now().Add(upBound); ; {
+		r, err := w.a.host.API("").Roster(ctx, mcp.RosterArgs{})
+		if err != nil {
+			return err
+		}
+		for _, e := range r.Entities {
+			if e.Name+"@"+e.Host == t.address {
+				return nil
+			}
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return fmt.Errorf("%s is not seen", t.address)
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// prompted waits until the model of t was given something after since.
+func (w *world) prompted(ctx context.Context, t *worker, since time.Time) error {
+	for end := time.Now().Add(upBound); ; {
+		prompts, _, err := t.model()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it may not have begun
+			return err
+		}
+		if len(prompts) > 0 && prompts[len(prompts)-1].At.After(since) {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return fmt.Errorf("%s was given nothing", t.address)
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+}
+
+// again: a message is on the wire when the connection breaks.
+func (w *world) again(ctx context.Context, k kase) (bool, error) {
+	s := w.a
+	if k.flow == reply {
+		s = w.b
+	}
+	if err := w.orphan(ctx, s, func() { w.traffic(ctx, k, wish{}) }, func() error { return w.arm(ctx, k) }); err != nil {
+		return false, err
+	}
+	return w.strike(ctx, k)
+}
+
+// duplicate: what became of a message is recorded, and the connection breaks
+// before the broker is told.
+func (w *world) duplicate(ctx context.Context, k kase) (bool, error) {
+	s, last := w.b, "inbox.injecting.after"
+	if k.flow == reply {
+		s, last = w.a, "inbox.pull.drained"
+	}
+	if err := w.hold(ctx, s, last, func() { w.traffic(ctx, k, wish{}) }); err != nil {
+		return false, err
+	}
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	s.proxy.Set(faultproxy.Down)
+	s.proxy.Reset()
+	defer s.proxy.Set(faultproxy.Pass)
+	given := time.Now()
+	if err := s.control.release(); err != nil {
+		return false, err
+	}
+	if k.flow == forward { // until it is injected the copy meets the message itself
+		if err := w.prompted(ctx, w.target(k), given); err != nil {
+			return false, err
+		}
+		pause(ctx, time.Second)
+	}
+	s.proxy.Set(faultproxy.Pass)
+	return w.strike(ctx, k)
+}
+
+// booted: the gateway is killed with a message under way, and again when it
+// comes back.
+func (w *world) booted(ctx context.Context, k kase) (bool, error) {
+	s, last := w.site(k), "inbox.injecting.acked"
+	if k.point.Side == failpoint.Sender {
+		last = "outbox.publish.after"
+	}
+	if err := w.fell(ctx, s, last, func() { w.traffic(ctx, k, wish{}) }); err != nil {
+		return false, err
+	}
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	started := s.host.Start(ctx)
+	hit, err := w.strike(ctx, k)
+	if !hit && err == nil {
+		err = started
+	}
+	return hit, err
+}
