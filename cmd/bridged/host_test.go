@@ -75,6 +75,38 @@ func TestTrustThatIsNoTrust(t *testing.T) {
 	}
 }
 
+// Fault: a key that was revoked is still trusted, the host's other key went
+// with it, or an empty fingerprint takes them all.
+func TestRevoke(t *testing.T) {
+	w := newWorld(t)
+	w.deps.Rand = rand.Reader
+	var prints []string
+	for i := range 2 {
+		h := newWorld(t)
+		h.deps.Rand, h.deps.Hostname = rand.Reader, "hostb"
+		file := w.write([]string{"one/hostb.pub", "two/hostb.pub"}[i], h.run("keys", "show").out)
+		r := w.run("keys", "trust", "--beside", file)
+		prints = append(prints, strings.TrimSpace(r.out[strings.LastIndex(r.out, "SHA256:"):]))
+	}
+	if r := w.run("keys", "revoke", "hostb", ""); r.code != 2 || strings.Count(w.run("keys", "list").out, "hostb\t") != 2 {
+		t.Errorf("%+v", r)
+	}
+	w.want(result{out: "host\tfingerprint\nhostb\t" + prints[0] + "\n"}, "keys", "revoke", "hostb", prints[0])
+	if r := w.run("keys", "list"); strings.Contains(r.out, prints[0]) || !strings.Contains(r.out, prints[1]) {
+		t.Errorf("%+v", r)
+	}
+	w.want(result{code: 1, err: "bridged: BAD_REQUEST: host hostb has no key \"" + prints[0] + "\"; see `bridged keys list`\n"}, "keys", "revoke", "hostb", prints[0])
+	var got trusted
+	r := w.run("keys", "revoke", "hostb", "--json")
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.Host != "hostb" || len(got.Fingerprints) != 1 || got.Fingerprints[0] != prints[1] {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r := w.run("keys", "list"); strings.Contains(r.out, "hostb") {
+		t.Errorf("%+v", r)
+	}
+	w.want(result{code: 1, err: "bridged: BAD_REQUEST: host \"hostb\" is not trusted here; see `bridged keys list`\n"}, "keys", "revoke", "hostb")
+}
+
 // stubStore is a store of a known state.
 type stubStore struct {
 	check  error

@@ -13,10 +13,10 @@ import (
 func (a *app) keysCmd() *cobra.Command {
 	cmd := a.group(&cobra.Command{
 		Use:     "keys",
-		Short:   "Show this gateway's key, trust another's",
+		Short:   "Show this gateway's key, trust or revoke another's",
 		Long:    `Gateways believe each other by keys. Each shows its own (keys show), and each is told whom to trust (keys trust); trust is needed both ways.`,
 		GroupID: groupFleet,
-	}, a.keysShowCmd(), a.keysTrustCmd(), a.keysListCmd())
+	}, a.keysShowCmd(), a.keysTrustCmd(), a.keysRevokeCmd(), a.keysListCmd())
 	config.AddFlags(cmd.PersistentFlags(), "host", "trust_dir")
 	return cmd
 }
@@ -92,7 +92,36 @@ there. A running daemon takes a new host up by itself.`,
 	return cmd
 }
 
-// trusted is one gateway that is believed.
+func (a *app) keysRevokeCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "revoke HOST [FINGERPRINT]",
+		Short: "Trust a gateway no more, or one of its keys",
+		Long: `Trust the gateway of HOST no more, or only not its key with that FINGERPRINT (see
+"bridged keys list"). What was revoked is printed. A running daemon believes it no
+more within some seconds.`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
+			cfg, err := a.config(cmd)
+			if err != nil {
+				return err
+			}
+			print := ""
+			if len(pos) == 2 {
+				if print = pos[1]; print == "" { // an empty variable must not take all of them
+					return usagef("the fingerprint is empty; see 'bridged keys list', or leave it out to revoke all keys of %s", pos[0])
+				}
+			}
+			prints, err := keys.Revoke(cfg.TrustDir, pos[0], print)
+			if err != nil {
+				return err
+			}
+			out := trusted{Host: pos[0], Fingerprints: append([]string{}, prints...)} // of a file that nobody can read: none
+			return a.emit(out, func(w *printer) { printTrusted(w, []trusted{out}) })
+		}),
+	}
+}
+
+// trusted is one gateway that is believed, or was until now.
 type trusted struct {
 	Host         string   `json:"host"`
 	Self         bool     `json:"self,omitempty"`
