@@ -57,6 +57,14 @@ func openStore(ctx context.Context, cfg config.Config, log hclog.Logger) (*store
 // assemble builds the parts from the bottom up. Nothing is dialled and nobody
 // is served before serve runs them; st is running.
 func assemble(ctx context.Context, version string, cfg config.Config, st *store.Store, log hclog.Logger) (*gateway, error) {
+	host, warning, err := settleHost(ctx, st, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if warning != "" {
+		log.Warn(warning)
+	}
+	cfg.Host = host
 	g := &gateway{cfg: cfg, log: log, store: st}
 	key, created, err := keys.LoadOrCreate(cfg.KeyPath(), rand.Reader)
 	if err != nil {
@@ -72,7 +80,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 	for _, p := range g.trust.Problems() {
 		log.Warn("a file in the trust folder is not used", "error", p)
 	}
-	if g.boot, err = nextBoot(ctx, st, cfg.Host); err != nil {
+	if g.boot, err = nextBoot(ctx, st); err != nil {
 		return nil, err
 	}
 	sign := func(env *envelope.Envelope) error { return env.Sign(key) }
@@ -275,11 +283,8 @@ func (g *gateway) janitor(ctx context.Context) error {
 	}
 }
 
-func nextBoot(ctx context.Context, st *store.Store, host string) (boot uint64, err error) {
+func nextBoot(ctx context.Context, st *store.Store) (boot uint64, err error) {
 	err = st.Write(ctx, func(tx *store.Tx) (err error) {
-		if err := tx.PutHostID(host); err != nil {
-			return err
-		}
 		boot, err = tx.NextBoot(time.Now())
 		return err
 	})

@@ -61,7 +61,7 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 	if broker == "" {
 		broker = "none: this host alone"
 	}
-	log.Info("serving", "host", cfg.Host, "boot", g.boot, "listen", g.server.Addr(), "socket", cfg.Socket, "broker", broker)
+	log.Info("serving", "host", g.cfg.Host, "boot", g.boot, "listen", g.server.Addr(), "socket", cfg.Socket, "broker", broker)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn("the service manager could not be told that we are ready", "error", err)
 	}

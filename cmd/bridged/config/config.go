@@ -31,6 +31,8 @@ type Config struct {
 	Inject   Inject             `koanf:"inject"`
 	Log      Log                `koanf:"log"`
 
+	// HostGiven is whether Host was said; else it comes from the hostname.
+	HostGiven bool `koanf:"-"`
 	// File is the configuration file that was read, "" if there was none.
 	File string `koanf:"-"`
 	// Warnings are sentences about what was accepted and should be changed.

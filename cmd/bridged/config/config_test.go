@@ -124,7 +124,7 @@ func TestFileHoldsEveryKey(t *testing.T) {
 	b := newBox(t, fullFile)
 	got := b.load()
 	want := Config{
-		Host: "hosta", Listen: "[::1]:8765", DataDir: b.home + "/state",
+		Host: "hosta", HostGiven: true, Listen: "[::1]:8765", DataDir: b.home + "/state",
 		Socket: b.home + "/state/bridged.sock", TrustDir: b.home + "/trust",
 		Broker: Broker{
 			URI: "amqps://hosta:s3cret@broker:5671/", Prefix: "lab.", Heartbeat: 10 * time.Second,
@@ -257,7 +257,7 @@ func TestEveryKeyFromVariableAndFlag(t *testing.T) {
 		"inject.paste_bytes": "300", "log.level": "trace", "log.json": "true",
 	}
 	want := Config{
-		Host: "x", Listen: "127.0.0.2:1", DataDir: "/d", Socket: "/s", TrustDir: "/t",
+		Host: "x", HostGiven: true, Listen: "127.0.0.2:1", DataDir: "/d", Socket: "/s", TrustDir: "/t",
 		Broker: Broker{
 			URI: "amqps://u:p@b/", Prefix: "p.", Heartbeat: 7 * time.Second,
 			TLS: TLS{CA: "/ca", Cert: "/cert", Key: "/key"},

@@ -41,7 +41,7 @@ func (f *finisher) finish() (Config, []problem) {
 }
 
 func (f *finisher) host() {
-	if f.config.Host != "" {
+	if f.config.HostGiven = f.config.Host != ""; f.config.HostGiven {
 		return
 	}
 	name := f.src.Hostname
