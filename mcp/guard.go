@@ -78,9 +78,12 @@ func (s *Server) outermost(next http.Handler) http.Handler {
 			if res.sent() {
 				panic(http.ErrAbortHandler) // half an answer must not look like a whole one
 			}
+			res.discard()
 			writeProblem(res, fault.New(fault.Internal, "the gateway met an error of its own; see its log."))
+			res.finish()
 		}()
 		next.ServeHTTP(res, r)
+		res.finish()
 	})
 }
 

@@ -1,10 +1,14 @@
 package mcp
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -196,5 +200,58 @@ func TestAnErrorCarriesAReceiptToo(t *testing.T) {
 	r.do(t, request{method: "POST", path: "/api/v1/send", body: `{"to":"a","content":"b"}`, header: bearerAnn})
 	if !receive(t, "the receipt", settled) {
 		t.Error("REST: a written error counts as lost")
+	}
+}
+
+// Fails if a daemon that dies while it settles the mail leaves a client with
+// half an answer: mail is gone that nobody could read.
+func TestTheAnswerIsWholeBeforeItsMailIsSettled(t *testing.T) {
+	settling, release := make(chan bool, 1), make(chan struct{})
+	g := &fakeGateway{poll: func(ctx context.Context, _ PollArgs) (PollResult, error) {
+		OnWritten(ctx, func(written bool) {
+			settling <- written
+			<-release
+		})
+		return PollResult{Messages: []Message{{Content: strings.Repeat("mail ", 20_000)}}}, nil // more than any buffer on the way
+	}}
+	r := start(t, with(g), withSocket(t))
+	t.Cleanup(func() { close(release) }) // before the server has to stop
+	for _, x := range []struct{ network, addr, path, body, version string }{
+		{"tcp", r.Addr().String(), "/mcp", strings.Replace(pollCall(eras["legacy"], ""), `"wait_seconds":100`, "", 1), eras["legacy"]},
+		{"tcp", r.Addr().String(), "/mcp", strings.Replace(pollCall(eras["modern"], ""), `"wait_seconds":100`, "", 1), eras["modern"]},
+		{"tcp", r.Addr().String(), "/api/v1/poll", "{}", ""},
+		{"unix", r.Socket, "/api/v1/poll", "{}", ""},
+	} {
+		t.Run(x.network+x.path+x.version, func(t *testing.T) {
+			req := httptest.NewRequest(http.MethodPost, "http://127.0.0.1"+x.path, strings.NewReader(x.body))
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Authorization", "Bearer tok-ann")
+			if x.version != "" {
+				for k, v := range headerOf(x.version) {
+					req.Header.Set(k, v)
+				}
+			}
+			conn, err := net.Dial(x.network, x.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			if err := req.Write(conn); err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.ReadResponse(bufio.NewReader(conn), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(res.Body)
+			if err != nil || res.ContentLength != int64(len(body)) || !json.Valid(body) || !bytes.Contains(body, []byte("mail mail")) {
+				t.Errorf("%v, %d of %d bytes, %v", err, len(body), res.ContentLength, res.Header)
+			}
+			if !receive(t, "the receipt", settling) {
+				t.Error("the client has its mail and it counts as lost")
+			}
+			release <- struct{}{}
+		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,10 @@ const writeTimeout = 30 * time.Second
 // the library has anything to say: clients give up after 60 s without a
 // response header (agent facts §1.3). What the library then writes as plain
 // JSON becomes the last event of that stream.
+//
+// An answer that is no event stream is kept until finish: it goes out with its
+// length, so that the client has all of it before its mail counts as handed
+// over. Chunked, its last chunk would follow only when the handler is done.
 type response struct {
 	w       http.ResponseWriter
 	ctx     context.Context // of the request: ends when its client goes
@@ -31,7 +36,9 @@ type response struct {
 	onHeader func(http.Header)
 
 	mu        sync.Mutex
-	committed bool // the header is out
+	committed bool // the handler has set its header
+	out       bool // the header is sent
+	status    int  // to send, while it is not
 	begun     bool // as an event stream, by us
 	wrap      bool // the handler writes JSON into our stream
 	pending   bytes.Buffer
@@ -53,7 +60,8 @@ func newResponse(w http.ResponseWriter, r *http.Request) *response {
 // ours at the same time.
 func (r *response) Header() http.Header { return r.header }
 
-// WriteHeader sends the handler's header, unless the stream has begun.
+// WriteHeader takes the handler's header, unless the stream has begun, and
+// sends that of an event stream.
 func (r *response) WriteHeader(status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,18 +82,25 @@ func (r *response) commit(status int) {
 	for k, v := range r.header {
 		r.w.Header()[k] = v
 	}
-	r.extend()
-	r.w.WriteHeader(status)
+	if r.status = status; strings.HasPrefix(r.header.Get("Content-Type"), "text/event-stream") {
+		r.sendHeader()
+	}
 }
 
-// Write passes p on, or keeps it for the last event.
+func (r *response) sendHeader() {
+	r.out = true
+	r.extend()
+	r.w.WriteHeader(r.status)
+}
+
+// Write passes p on, or keeps it for the last event or the whole answer.
 func (r *response) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.committed {
 		r.commit(http.StatusOK)
 	}
-	if r.wrap {
+	if r.wrap || !r.out {
 		return r.pending.Write(p)
 	}
 	return r.write(p)
@@ -102,11 +117,14 @@ func (r *response) write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush makes the library stream: it asserts http.Flusher.
+// Flush makes the library stream: it asserts http.Flusher. An answer that is
+// kept has nothing to flush.
 func (r *response) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.flush()
+	if r.out {
+		r.flush()
+	}
 }
 
 func (r *response) flush() {
@@ -132,7 +150,17 @@ func (r *response) Unwrap() http.ResponseWriter { return r.w }
 func (r *response) sent() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.committed
+	return r.out
+}
+
+// discard forgets what is not sent yet, for another answer.
+func (r *response) discard() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.header)
+	clear(r.w.Header())
+	r.committed = false
+	r.pending.Reset()
 }
 
 // begin starts the response as an event stream, if the client takes one.
@@ -142,12 +170,11 @@ func (r *response) begin() {
 	if r.committed || !r.accepts {
 		return
 	}
-	r.committed, r.begun = true, true
+	r.committed, r.begun, r.status = true, true, http.StatusOK
 	h := r.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
-	r.extend()
-	r.w.WriteHeader(http.StatusOK)
+	r.sendHeader()
 	r.flush()
 }
 
@@ -179,10 +206,21 @@ func (r *response) event(msg any) error {
 }
 
 // finish writes what is left and reports whether the handler's answer went out
-// without an error.
+// without an error. It may be called again.
 func (r *response) finish() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.committed && !r.out {
+		b := bytes.Clone(r.pending.Bytes())
+		r.pending.Reset()
+		if len(b) > 0 {
+			r.w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+		}
+		r.sendHeader()
+		if len(b) > 0 {
+			_, _ = r.write(b) // the error is kept in r.err
+		}
+	}
 	if b := bytes.TrimSpace(r.pending.Bytes()); len(b) > 0 {
 		r.pending = bytes.Buffer{}
 		_, _ = r.write(fmt.Appendf(nil, "event: message\ndata: %s\n\n", b)) // the error is kept in r.err
