@@ -34,7 +34,7 @@ func (a *adapter) handler(v verb) server.ToolHandlerFunc {
 			a.log.Debug("a tool call failed", "tool", v.tool(), "code", f.Code, "cause", f.Cause)
 			result = faultResult(f)
 		}
-		if receipt.pending() {
+		if receipt.Pending() {
 			OnWritten(ctx, receipt.Settle)
 		}
 		return result, nil

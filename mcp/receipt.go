@@ -48,8 +48,11 @@ func ReceiptFrom(ctx context.Context) *Receipt {
 	return r
 }
 
-// pending reports whether anybody waits for this receipt.
-func (r *Receipt) pending() bool {
+// Pending reports whether anybody waits for this receipt; of nil nobody does.
+func (r *Receipt) Pending() bool {
+	if r == nil {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.hooks) > 0

@@ -9,9 +9,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// The two steps of a receipt that the next hop confirms: the stdio bridge has
-// an answer in its hands long before the agent has it. It asks with
-// ReceiptHeader "explicit" and gets, in the same header of the response, the id
+// The two steps of a receipt that the next hop confirms: the stdio bridge
+// and the command line have an answer in their hands before the agent or the
+// user has it. They ask with
+// ReceiptHeader "explicit" and get, in the same header of the response, the id
 // to confirm with.
 const (
 	ReceiptHeader   = "Bridged-Receipt"

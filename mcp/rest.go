@@ -101,7 +101,7 @@ func (s *Server) serveVerb(w http.ResponseWriter, r *http.Request, v verb, id id
 		ctx = WithCaller(ctx, id.caller)
 	}
 	result, f := run(ctx, s.Log, v, c)
-	explicit, held := r.Header.Get(ReceiptHeader) == ReceiptExplicit && receipt.pending(), ""
+	explicit, held := r.Header.Get(ReceiptHeader) == ReceiptExplicit && receipt.Pending(), ""
 	if explicit {
 		held = s.receipts.hold(id.caller.GID, receipt)
 		w.Header().Set(ReceiptHeader, held)

@@ -17,9 +17,17 @@ func (a *app) asFlag(cmd *cobra.Command) {
 // identity that is given most expressly: --as, the token of the environment (an
 // agent in its pane has one), $BRIDGED_AS.
 func (a *app) dial(cmd *cobra.Command) (client, config.Config, error) {
-	cfg, err := a.config(cmd)
+	t, cfg, err := a.target(cmd)
 	if err != nil {
 		return nil, cfg, err
+	}
+	return a.Dial(t), cfg, nil
+}
+
+func (a *app) target(cmd *cobra.Command) (target, config.Config, error) {
+	cfg, err := a.config(cmd)
+	if err != nil {
+		return target{}, cfg, err
 	}
 	t := target{Socket: cfg.Socket, As: a.as}
 	if t.As == "" {
@@ -27,7 +35,7 @@ func (a *app) dial(cmd *cobra.Command) (client, config.Config, error) {
 			t.As = a.getenv("BRIDGED_AS")
 		}
 	}
-	return a.Dial(t), cfg, nil
+	return t, cfg, nil
 }
 
 // getenv reads the environment that the command was given.

@@ -3,6 +3,7 @@ package main
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,6 +47,10 @@ func withoutEffect(cfg config.Config) (warnings []string) {
 	return warnings
 }
 
+// restartTime is how long a restart of the daemon may take without an agent
+// seeing it.
+const restartTime = 5 * time.Second
+
 func (a *app) mcpCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mcp",
@@ -56,11 +61,12 @@ $BRIDGED_TOKEN, else --as.`,
 		GroupID: groupHost,
 		Args:    cobra.NoArgs,
 		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
-			c, cfg, err := a.dial(cmd)
+			t, cfg, err := a.target(cmd)
 			if err != nil {
 				return err
 			}
-			return a.Stdio(a.signals(cmd.Context()), c, newLogger(cfg.Log, a.Err), a.In, a.Out)
+			t.Retry = restartTime
+			return a.Stdio(a.signals(cmd.Context()), a.Dial(t), newLogger(cfg.Log, a.Err), a.In, a.Out)
 		}),
 	}
 	a.asFlag(cmd)

@@ -38,19 +38,21 @@ func run(ctx context.Context, d deps, args []string) (code int) {
 			a.stop()
 		}
 		if p := recover(); p != nil {
+			a.settle(false)
 			code = a.report(fault.New(fault.Internal, "bridged met an error of its own (%v); please report it with what was done", p), args)
 		}
 	}()
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return exitOK
+	if err != nil {
+		if !a.started {
+			err = asUsage(cmd, err)
+		}
+		code = a.report(err, args) // an error may carry mail: the notice that a message failed
 	}
-	if !a.started {
-		err = asUsage(cmd, err)
-	}
-	return a.report(err, args)
+	a.settle(true) // where an output failed, it is settled already
+	return code
 }
 
 // asUsage gives an error of the command line library our form.
@@ -72,7 +74,9 @@ func (a *app) report(err error, args []string) int {
 		f = fault.New(fault.Internal, "interrupted; what was accepted before stays accepted")
 	}
 	if !a.json && !asksJSON(args) {
-		fmt.Fprintln(a.Err, "bridged: "+visible(f.Error()))
+		if _, err := fmt.Fprintln(a.Err, "bridged: "+visible(f.Error())); err != nil || a.nowhere(a.Err) {
+			a.settle(false)
+		}
 		return code
 	}
 	type detail struct {
@@ -86,7 +90,11 @@ func (a *app) report(err error, args []string) int {
 	}
 	enc := json.NewEncoder(a.Err)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(map[string]detail{"error": d}); err != nil {
+	err = enc.Encode(map[string]detail{"error": d})
+	if err != nil || a.nowhere(a.Err) {
+		a.settle(false)
+	}
+	if err != nil {
 		return exitFailure // standard error is gone; there is nobody left to tell
 	}
 	return code

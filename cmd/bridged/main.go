@@ -32,13 +32,15 @@ func system() deps {
 		Signals: func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		},
+		KeepPipe: func() { signal.Ignore(syscall.SIGPIPE) },
+		Nowhere:  nowhere,
 		Serve: func(ctx context.Context, cfg config.Config, log hclog.Logger) error {
 			return serve(ctx, version, cfg, log)
 		},
 		Stdio: func(ctx context.Context, g mcp.Gateway, log hclog.Logger, in io.Reader, out io.Writer) error {
 			return mcp.ServeStdio(ctx, g, version, log, in, out)
 		},
-		Dial: func(t target) client { return &api.Client{Socket: t.Socket, Token: t.Token, As: t.As} },
+		Dial: func(t target) client { return &api.Client{Socket: t.Socket, Token: t.Token, As: t.As, Retry: t.Retry} },
 		OpenStore: func(ctx context.Context, cfg config.Config, log hclog.Logger) (maintained, error) {
 			return openStore(ctx, cfg, log)
 		},

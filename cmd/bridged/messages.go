@@ -33,7 +33,7 @@ inbox, pending means that no reply came within --wait (it can be polled later).`
 			if args.Content, err = a.content(last(pos), len(pos) == 2, cfg.Limits.ContentBytes); err != nil {
 				return err
 			}
-			r, err := c.Send(a.signals(cmd.Context()), args)
+			r, err := c.Send(a.withReceipt(a.signals(cmd.Context())), args)
 			if err != nil {
 				return err
 			}
@@ -99,7 +99,7 @@ for an hour with "bridged read".`,
 				return err
 			}
 			args.WaitSeconds = int(wait)
-			r, err := c.Poll(a.signals(cmd.Context()), args)
+			r, err := c.Poll(a.withReceipt(a.signals(cmd.Context())), args)
 			if err != nil {
 				return err
 			}

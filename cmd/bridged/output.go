@@ -13,8 +13,22 @@ import (
 	"fleetd/fault"
 )
 
-// emit prints v in JSON where --json asks for it, else as human has it.
+// emit prints v in JSON where --json asks for it, else as human has it. Mail in
+// it counts as lost unless all of it went out.
 func (a *app) emit(v any, human func(w *printer)) error {
+	unseen := a.receipt.Pending() && a.nowhere(a.Out)
+	err := a.print(v, human)
+	switch {
+	case err != nil:
+		a.settle(false)
+	case unseen:
+		a.settle(false)
+		a.note("standard output is closed; mail that could not be shown is kept, fetch it with bridged poll")
+	}
+	return err
+}
+
+func (a *app) print(v any, human func(w *printer)) error {
 	w := &printer{tty: a.OutTTY}
 	if a.json {
 		enc := json.NewEncoder(&w.buf)
@@ -28,6 +42,12 @@ func (a *app) emit(v any, human func(w *printer)) error {
 	}
 	if _, err := io.WriteString(a.Out, w.buf.String()); err != nil {
 		return fault.Wrap(err, fault.Internal, "the result could not be written to standard output")
+	}
+	if file, ok := a.Out.(io.Closer); ok && a.receipt != nil {
+		// Some file systems tell only now that they did not take it.
+		if err := file.Close(); err != nil {
+			return fault.Wrap(err, fault.Internal, "the result could not be written to standard output")
+		}
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -29,6 +30,8 @@ type target struct {
 	Socket string // path of the daemon's local API
 	Token  string // "": the user of this process, as As
 	As     string // local entity to speak for; "": whom the daemon takes the user for
+	// Retry is how long a call waits for a daemon that is not there.
+	Retry time.Duration
 }
 
 // maintained is a store that no daemon has open.
@@ -56,6 +59,13 @@ type deps struct {
 	// nil leaves the context as it is.
 	Signals func(context.Context) (context.Context, context.CancelFunc)
 
+	// KeepPipe has a write to a broken pipe fail instead of end the process; nil:
+	// it does already.
+	KeepPipe func()
+	// Nowhere reports that what is written to Out or Err cannot be seen although
+	// the write succeeds; nil: never.
+	Nowhere func(io.Writer) bool
+
 	// Serve runs the daemon until ctx ends.
 	Serve func(ctx context.Context, cfg config.Config, log hclog.Logger) error
 	// Stdio serves the tools of g to the MCP client at in and out until in ends.
@@ -74,6 +84,7 @@ type app struct {
 	json    bool   // --json
 	started bool   // a command's own code has begun: errors are no longer of usage
 	stop    context.CancelFunc
+	receipt *mcp.Receipt // of the call that may bring mail, nil without one
 }
 
 const (

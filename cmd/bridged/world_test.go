@@ -92,6 +92,9 @@ var _ io.Reader = zeros{}
 type fakeDaemon struct {
 	asked []any
 	err   error
+	mail  bool // send and poll bring mail
+	// settled is what became of it, call by call.
+	settled []bool
 
 	send   mcp.SendResult
 	reads  []mcp.ReadResult
@@ -106,8 +109,16 @@ type fakeDaemon struct {
 
 func (g *fakeDaemon) note(a any) { g.asked = append(g.asked, a) }
 
-func (g *fakeDaemon) Send(_ context.Context, a mcp.SendArgs) (mcp.SendResult, error) {
+// bring has the result of ctx's call bring mail.
+func (g *fakeDaemon) bring(ctx context.Context) {
+	if g.mail {
+		mcp.OnWritten(ctx, func(written bool) { g.settled = append(g.settled, written) })
+	}
+}
+
+func (g *fakeDaemon) Send(ctx context.Context, a mcp.SendArgs) (mcp.SendResult, error) {
 	g.note(a)
+	g.bring(ctx)
 	return g.send, g.err
 }
 
@@ -121,8 +132,9 @@ func (g *fakeDaemon) Read(_ context.Context, a mcp.ReadArgs) (mcp.ReadResult, er
 	return r, nil
 }
 
-func (g *fakeDaemon) Poll(_ context.Context, a mcp.PollArgs) (mcp.PollResult, error) {
+func (g *fakeDaemon) Poll(ctx context.Context, a mcp.PollArgs) (mcp.PollResult, error) {
 	g.note(a)
+	g.bring(ctx)
 	return g.poll, g.err
 }
 

@@ -27,7 +27,6 @@ const (
 	// need 15 s for confirm and outcome (design §5).
 	margin        = 30 * time.Second
 	confirmWithin = 5 * time.Second
-	bridgeRetry   = 5 * time.Second
 	retryPause    = 200 * time.Millisecond
 	maxResponse   = 16 << 20
 )
@@ -39,8 +38,8 @@ type Client struct {
 	Token  string // the entity's token; "": the host's own user
 	As     string // the entity that the host's own user speaks for: name or gid
 	// Retry is how long a call goes on trying while no daemon listens. 0: not at
-	// all for a person at a shell; 5 s for a call of the stdio bridge (its
-	// context carries a receipt), so that an agent does not see a restart.
+	// all, for a person at a shell; the stdio bridge sets it, so that an agent
+	// does not see a restart.
 	Retry time.Duration
 	Now   func() time.Time // nil: time.Now
 
@@ -124,11 +123,7 @@ func question(verb string, args any) request {
 // nothing was sent yet, or when the request may be repeated.
 func call[R any](ctx context.Context, c *Client, req request) (R, error) {
 	c.once.Do(c.init)
-	retry := c.Retry
-	if retry == 0 && mcp.ReceiptFrom(ctx) != nil {
-		retry = bridgeRetry
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(req.wait)*time.Second+retry+margin)
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(req.wait)*time.Second+c.Retry+margin)
 	defer cancel()
 	begun := c.Now()
 	var away time.Time // since when the daemon is
@@ -144,7 +139,7 @@ func call[R any](ctx context.Context, c *Client, req request) (R, error) {
 		if away.IsZero() {
 			away = c.Now()
 		}
-		if c.Now().Sub(away) >= retry {
+		if c.Now().Sub(away) >= c.Retry {
 			return out, backoff.Permanent(err)
 		}
 		return out, err

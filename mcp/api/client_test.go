@@ -181,21 +181,30 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// Fails if a user is not told what to do when no daemon runs.
+// Fails if a user is not told at once what to do when no daemon runs.
 func TestNoDaemon(t *testing.T) {
 	c := &Client{Socket: socketPath(t)}
+	c.once.Do(c.init)
+	dial, tries := c.http.Transport.(*http.Transport).DialContext, 0
+	c.http.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		tries++
+		return dial(ctx, network, addr)
+	}
+	ctx, _ := mcp.WithReceipt(t.Context())
+	if _, err := c.Poll(ctx, mcp.PollArgs{}); !errors.Is(err, ErrNotRunning) || tries != 1 {
+		t.Errorf("a poll with a receipt: %v after %d tries", err, tries)
+	}
 	_, err := c.Roster(t.Context(), mcp.RosterArgs{})
 	if !errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "bridged is not running on this host (socket "+c.Socket+"): start it with `bridged serve`") {
 		t.Errorf("%v", err)
 	}
 }
 
-// Fails if a short absence of the daemon is seen by the stdio bridge, or by who
-// allowed for one.
+// Fails if a short absence of the daemon is seen by who allowed for one, as the
+// stdio bridge does.
 func TestAbsenceIsBridged(t *testing.T) {
 	ctx, _ := mcp.WithReceipt(t.Context())
-	bridged(t, ctx, &Client{Socket: socketPath(t), As: "ann"})
-	bridged(t, t.Context(), &Client{Socket: socketPath(t), As: "ann", Retry: time.Minute})
+	bridged(t, ctx, &Client{Socket: socketPath(t), As: "ann", Retry: time.Minute})
 }
 
 func bridged(t *testing.T, ctx context.Context, c *Client) {

@@ -42,14 +42,16 @@ func exchange[R any](ctx context.Context, c *Client, req request, waitLeft int) 
 	if err != nil {
 		return out, classify(err)
 	}
+	readable := true
 	if id := res.Header.Get(mcp.ReceiptHeader); id != "" {
 		// An error may carry mail as well: the notice that a message failed.
-		mcp.OnWritten(ctx, func(written bool) { c.confirm(ctx, id, written) })
+		mcp.OnWritten(ctx, func(written bool) { c.confirm(ctx, id, written && readable) })
 	}
 	if res.StatusCode != http.StatusOK {
 		return out, problem(res, body)
 	}
 	if err := json.Unmarshal(body, &out); err != nil {
+		readable = false // nobody sees what it held
 		return out, fault.Wrap(err, fault.Internal, "the daemon's answer cannot be read; daemon and client may be of different versions.")
 	}
 	return out, nil
@@ -84,7 +86,7 @@ func (c *Client) post(ctx context.Context, req request, args any, explicit bool)
 	return res, nil
 }
 
-// confirm tells the daemon whether the agent got what a call brought. If it
+// confirm tells the daemon whether the asker got what a call brought. If it
 // cannot be told, the daemon takes it for lost after a while and offers it
 // again: at least once, never silently gone.
 func (c *Client) confirm(ctx context.Context, id string, written bool) {
