@@ -38,16 +38,18 @@ type bench struct {
 	run  func(ctx context.Context, h *host) error
 }
 
+// Those that take longest come last: on a machine that is too busy for the
+// bound they are what is missing.
 var benches = []bench{
 	{"roundtrip", roundtrip},
 	{"local_inject", localInject},
 	{"throughput_mail", throughputMail},
 	{"store_commit", storeCommit},
-	{"boot_million_seen", bootMillionSeen},
-	{"store_month", storeMonth},
-	{"held_100k_rss", heldRSS},
-	{"send_broker_down", sendBrokerDown},
 	{"presence_bytes", presenceBytes},
+	{"boot_million_seen", bootMillionSeen},
+	{"send_broker_down", sendBrokerDown},
+	{"held_100k_rss", heldRSS},
+	{"store_month", storeMonth},
 }
 
 func main() {

@@ -102,7 +102,7 @@ const leastRounds = 2
 
 // lineBound is how long one line goes on with further rounds: a machine that is
 // busy with other things gets fewer, and the run still ends.
-const lineBound = 20 * time.Second
+const lineBound = 12 * time.Second
 
 // sides runs both sides in turn for every round, the raw one first in every
 // other round, and collects a figure of each.

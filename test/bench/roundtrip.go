@@ -10,7 +10,7 @@ import (
 
 const (
 	tripsOfRound = 120             // one in flight
-	tripsFor     = 6 * time.Second // of one round, which ends earlier then
+	tripsFor     = 4 * time.Second // of one round, which ends earlier then
 	tripsOfPane  = 10              // with all panes at once
 )
 
