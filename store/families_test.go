@@ -34,7 +34,16 @@ func TestBootEpochOnlyRises(t *testing.T) {
 		})
 		got = append(got, boot)
 	}
-	if want := []uint64{1000, 1001, 1002, 2000, 2001}; !slices.Equal(got, want) {
+	for _, raised := range []uint64{5000, 3000} { // the second must not take it back
+		var boot uint64
+		write(t, s, func(tx *Tx) error { return tx.RaiseBoot(raised) })
+		write(t, s, func(tx *Tx) (err error) {
+			boot, err = tx.NextBoot(time.UnixMilli(2000))
+			return err
+		})
+		got = append(got, boot)
+	}
+	if want := []uint64{1000, 1001, 1002, 2000, 2001, 5001, 5002}; !slices.Equal(got, want) {
 		t.Errorf("boots %v, want %v", got, want)
 	}
 }

@@ -52,6 +52,20 @@ func (tx *Tx) TakeClean() (bool, error) {
 	return tx.delete(b, keyClean)
 }
 
+// RaiseBoot notes a boot epoch that was taken after the start, so that the next
+// one is above it. It never goes back.
+func (tx *Tx) RaiseBoot(boot uint64) error {
+	b, err := tx.bucket(bucketMeta)
+	if err != nil {
+		return err
+	}
+	stored, err := metaUint(b.Get(keyBoot))
+	if err != nil || stored >= boot {
+		return err
+	}
+	return tx.put(b, keyBoot, append([]byte{recordVersion}, u64(boot)...))
+}
+
 // Boot returns the boot epoch of the latest start, 0 before the first.
 func (tx *Tx) Boot() (uint64, error) {
 	b, err := tx.bucket(bucketMeta)

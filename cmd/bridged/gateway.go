@@ -87,7 +87,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 
 	g.roster, err = roster.New(roster.Config{
 		Host: cfg.Host, Boot: g.boot, Homes: homes{st}, Logger: log.Named("roster"),
-		Publish: g.presence(sign), Serving: g.serving,
+		Publish: g.presence(sign), Serving: g.serving, KeepBoot: g.keepBoot,
 	})
 	if err != nil {
 		return nil, err
@@ -289,6 +289,13 @@ func nextBoot(ctx context.Context, st *store.Store) (boot uint64, err error) {
 		return err
 	})
 	return boot, err
+}
+
+// keepBoot has the next start take a boot epoch above boot.
+func (g *gateway) keepBoot(boot uint64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return g.store.Write(ctx, func(tx *store.Tx) error { return tx.RaiseBoot(boot) })
 }
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() }

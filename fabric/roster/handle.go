@@ -1,6 +1,7 @@
 package roster
 
 import (
+	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -34,15 +35,11 @@ func (r *Roster) Handle(e *envelope.Envelope) error {
 	return nil
 }
 
-// echo takes a message of our own that came back through the broker. One of
-// another boot is no echo but somebody else with our host id and our key.
+// echo takes a message of our own that came back through the broker. One of a
+// boot that never was ours is somebody else with our host id and our key.
 func (r *Roster) echo(m message, at moment) {
-	if m.Boot != r.cfg.Boot {
-		r.stats.Clones++
-		if _, told := r.clones[m.Boot]; !told && len(r.clones) < 100 {
-			r.clones[m.Boot] = struct{}{}
-			r.note(hclog.Error, "another gateway announces itself with our host id and key; give one of the two another id", "host", m.host, "its_boot", m.Boot, "our_boot", r.cfg.Boot)
-		}
+	if !slices.Contains(r.boots, m.Boot) {
+		r.clone(m)
 		return
 	}
 	r.echoAt = at.mono

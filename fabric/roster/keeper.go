@@ -23,6 +23,7 @@ func (r *Roster) Run(ctx context.Context) error {
 	defer cancel()
 	r.leave(last)
 	r.saveHomes()
+	r.keepBoot()
 	return nil
 }
 
@@ -35,7 +36,7 @@ func (r *Roster) leave(ctx context.Context) {
 }
 
 // keep notices what no message says: hosts that fell silent, entities and
-// homes whose time is over. It is also the one that writes homes.
+// homes whose time is over. It is also the one that writes homes and boots.
 func (r *Roster) keep(ctx context.Context) {
 	tick := time.NewTicker(r.cfg.Interval)
 	defer tick.Stop()
@@ -58,6 +59,7 @@ func (r *Roster) keep(ctx context.Context) {
 			}
 		}
 		r.saveHomes()
+		r.keepBoot()
 	}
 }
 

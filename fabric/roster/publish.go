@@ -65,6 +65,9 @@ func (r *Roster) speak(ctx context.Context) {
 
 func (r *Roster) publishDue(ctx context.Context) {
 	serving := r.cfg.Serving()
+	if serving {
+		r.outrank(r.moment())
+	}
 	list, last := r.takeDue(r.cfg.Mono(), serving)
 	for i, m := range list {
 		err := r.publish(ctx, m)
@@ -152,7 +155,7 @@ func due(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
 func (r *Roster) nextStamp() stamp {
 	r.out.seq++
-	return stamp{Boot: r.cfg.Boot, Seq: r.out.seq}
+	return stamp{Boot: r.self.boot, Seq: r.out.seq}
 }
 
 func (r *Roster) announcement(gid string) []outgoing {

@@ -39,6 +39,11 @@ type Config struct {
 
 	Homes HomeStore // nil: homes are not kept over a restart
 
+	// KeepBoot stores a boot epoch that was taken after the start, so that the
+	// next start's is above it; it is called again until it succeeds. nil: it
+	// is not kept.
+	KeepBoot func(boot uint64) error
+
 	Now    func() time.Time // wall clock: stamps and clock offsets; nil: time.Now
 	Mono   func() time.Time // monotonic: liveness, order and ages; nil: time.Now
 	Rand   io.Reader        // nil: crypto/rand
@@ -67,7 +72,10 @@ type Roster struct {
 	connected bool      // between a Sync and Disconnected
 	askedAll  time.Time // when the last Sync solicited everyone
 	echoAt    time.Time // when the last message of our own came back
+	boots     []uint64  // ours, the present one last
 	clones    map[uint64]struct{}
+	rival     uint64 // the newest boot of another gateway with our host id; 0: none
+	unkept    uint64 // a boot of ours that KeepBoot has not stored yet; 0: none
 	change    chan struct{}
 	notes     []note
 	stats     Stats
@@ -110,6 +118,7 @@ func New(cfg Config) (*Roster, error) {
 		out:    out{dirty: map[string]time.Time{}, progress: map[string]struct{}{}, gone: make(chan struct{})},
 	}
 	r.self = r.known(cfg.Host)
+	r.boots = []uint64{cfg.Boot}
 	r.self.boot, r.self.interval, r.self.profiles, r.self.complete = cfg.Boot, cfg.Interval, cfg.Profiles, true
 	if err := r.loadHomes(); err != nil {
 		return nil, fault.Wrap(err, fault.StoreUnavailable, "could not read where entities live; check the store with `bridged store check`")
