@@ -359,7 +359,7 @@ func TestHerdrSocket(t *testing.T) {
 	for _, x := range []struct{ env, want string }{
 		{"HOME=/h", "/h/.config/herdr/herdr.sock"},
 		{"HOME=/h HERDR_SESSION=default", "/h/.config/herdr/herdr.sock"},
-		{"HOME=/h HERDR_SESSION=work", "/h/.config/herdr/sessions/work/herdr.sock"},
+		{"HOME=/h HERDR_SESSION=team", "/h/.config/herdr/sessions/team/herdr.sock"},
 		{"HOME=/h HERDR_SESSION=..", "/h/.config/herdr/herdr.sock"},
 		{"HOME=/h HERDR_SESSION=.", "/h/.config/herdr/herdr.sock"},
 		{"HOME=/h HERDR_SESSION=a/b", "/h/.config/herdr/herdr.sock"},
