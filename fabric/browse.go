@@ -153,7 +153,7 @@ func (b *browse) handBack() error {
 func (b *browse) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return ctx.Err()
 	case isCode(err, amqp.NotFound):
 		return fault.Wrap(err, fault.BrokerRefused, "there is no queue %s on the broker; it is made with the next connection of a gateway that may make it", b.queue)
 	case isCode(err, amqp.AccessRefused):

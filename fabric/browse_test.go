@@ -3,7 +3,9 @@ package fabric
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -314,4 +316,47 @@ func TestLookingWhereThereIsNothing(t *testing.T) {
 	if _, err := a.Browse(t.Context(), func(*DeadLetter) Fate { return Keep }); !fault.Is(err, fault.BrokerRefused) {
 		t.Errorf("no queue: %v", err)
 	}
+}
+
+// Fails if a login with the least rights that a gateway needs, and reading the
+// dead letters besides, cannot look at them, or if one without is not told what
+// it lacks.
+func TestLookingNeedsOneRight(t *testing.T) {
+	node := rabbit.Private(t)
+	fl := newFleet(t, node.URI)
+	a := fl.up("hosta", unreported) // makes what is shared
+	n := fl.names()
+	own := regexp.QuoteMeta(n.Prefix) + `(agent\..+|(signal|roster)\.hostb\..+|(control|dlq\.report)\.hostb)`
+	shared := regexp.QuoteMeta(n.Prefix) + `bridge\.(msg|roster|control|dlx)`
+	ctl := func(args ...string) {
+		t.Helper()
+		if out, err := node.Ctl(t.Context(), args...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	rights := func(read string) {
+		ctl("set_permissions", "hostb", "^("+own+")$", "^("+own+"|"+shared+")$", "^("+own+"|"+shared+read+")$")
+	}
+	ctl("add_user", "hostb", "pass")
+	rights("")
+	b := fl.up("hostb", unreported, func(c *Config, _ *Deps) {
+		c.URI = strings.Replace(node.URI, "guest:guest", "hostb:pass", 1)
+	})
+	from, to := fl.entity("hosta"), fl.entity("hostb")
+	box, g := b.attach(to), newGrave(t, fl)
+	ids := g.buryMany(3, from, to)
+	if _, err := b.Browse(t.Context(), func(*DeadLetter) Fate { return Keep }); !fault.Is(err, fault.BrokerRefused) || !strings.Contains(err.Error(), "read "+n.DLQ()) {
+		t.Errorf("without the right: %v", err)
+	}
+	rights("|" + regexp.QuoteMeta(n.DLQ()))
+	done, _, err := b.Redeliver(t.Context(), Filter{MsgID: ids[1]}, nil)
+	if err != nil || len(done) != 1 || done[0].Err != nil {
+		t.Fatalf("with it: %+v, %v", done, err)
+	}
+	box.take(t, "1")
+	if purged, _, err := b.Purge(t.Context(), Filter{MsgID: ids[0]}); purged != 1 || err != nil {
+		t.Errorf("purged %d, %v", purged, err)
+	}
+	g.stays("the rest", ids[2:])
+	a.stop()
 }

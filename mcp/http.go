@@ -48,6 +48,9 @@ type Server struct {
 	Log        hclog.Logger
 	Version    string
 
+	// DeadLetters are further admin verbs; nil: none of them.
+	DeadLetters DeadLetters
+
 	BodyLimit int64         // bytes of one request; 0: 2 MiB
 	StopGrace time.Duration // what waiting calls get to end by themselves at a stop; 0: 2 s
 	// LegacyOnly refuses the protocol without sessions; clients then fall back.

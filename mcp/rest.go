@@ -30,7 +30,11 @@ func (s *Server) mountREST(mux *http.ServeMux, who identifier, admin Admin) {
 	}
 	routes["receipt"] = s.serveReceipt
 	if admin != nil {
-		for _, v := range adminVerbs(admin) {
+		all := adminVerbs(admin)
+		if s.DeadLetters != nil {
+			all = append(all, deadLetterVerbs(s.DeadLetters)...)
+		}
+		for _, v := range all {
 			routes[v.name] = func(w http.ResponseWriter, r *http.Request, id identity) {
 				if !id.hostUser {
 					writeProblem(w, fault.New(fault.NotAllowed, "%s is for this host's own user, not for an entity with a token.", v.name))

@@ -23,6 +23,7 @@ import (
 type client interface {
 	mcp.Gateway
 	mcp.Admin
+	mcp.DeadLetters
 }
 
 // target says which daemon is asked, and as whom.
@@ -136,6 +137,7 @@ AMQP. Without a command it serves, like "bridged serve".`,
 		root.AddCommand(a.sendCmd(), a.pollCmd(), a.readCmd(), a.replyCmd())
 		root.AddCommand(a.rosterCmd(), a.traceCmd(), a.whoamiCmd())
 		root.AddCommand(a.registerCmd(), a.unregisterCmd())
+		root.AddCommand(a.dlqCmd())
 	}
 	if a.OpenStore != nil {
 		root.AddCommand(a.storeCmd())

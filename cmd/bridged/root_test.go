@@ -194,7 +194,7 @@ func TestHelpListsEveryCommand(t *testing.T) {
 	}
 	w.deps.OpenStore = func(context.Context, config.Config, hclog.Logger) (maintained, error) { return nil, nil }
 	help := w.run("--help")
-	for _, name := range strings.Fields("serve mcp register unregister send poll read reply roster trace whoami keys store version completion") {
+	for _, name := range strings.Fields("serve mcp register unregister send poll read reply roster trace whoami dlq keys store version completion") {
 		if !strings.Contains(help.out, "\n  "+name+" ") {
 			t.Errorf("the help does not list %s:\n%s", name, help.out)
 		}

@@ -90,6 +90,7 @@ var _ io.Reader = zeros{}
 
 // fakeDaemon is a daemon that notes what it is asked.
 type fakeDaemon struct {
+	fakeLetters
 	asked []any
 	err   error
 	mail  bool // send and poll bring mail

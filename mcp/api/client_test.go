@@ -96,10 +96,13 @@ func socketPath(t *testing.T) string {
 }
 
 // serve runs a daemon's listener until stop.
-func serve(t *testing.T, socket string, f *fake) (stop func()) {
+func serve(t *testing.T, socket string, f *fake, change ...func(*mcp.Server)) (stop func()) {
 	t.Helper()
 	s := &mcp.Server{Listen: "127.0.0.1:0", Socket: socket, Gateway: f, Admin: f, Identities: identities{},
 		Log: hclog.NewNullLogger(), StopGrace: 100 * time.Millisecond}
+	for _, c := range change {
+		c(s)
+	}
 	if err := s.Bind(); err != nil {
 		t.Fatal(err)
 	}
