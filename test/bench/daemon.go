@@ -115,6 +115,7 @@ func (o home) start(ctx context.Context, binary string, env ...string) (*daemon,
 		close(d.done)
 	}()
 	if err := d.ready(ctx); err != nil {
+		d.kill()
 		return nil, 0, err
 	}
 	return d, time.Since(begin), nil
