@@ -212,10 +212,15 @@ func TestPromptWait(t *testing.T) {
 	if at(r, "agent", "agent_status") != "working" {
 		t.Fatalf("first change: %v", r)
 	}
-	if err := srv.AfterText(pane, func() { must(t, srv, "pane.close", object{"pane_id": pane}) }); err != nil {
+	closed := make(chan struct{})
+	if err := srv.AfterText(pane, func() {
+		defer close(closed)
+		must(t, srv, "pane.close", object{"pane_id": pane})
+	}); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, srv, "agent_not_running", "agent.prompt", prompt(object{"timeout_ms": 5000}))
+	<-closed // the prompt may be answered before the close is
 }
 
 // Fails if output or status waits miss what is there, or answer in another
