@@ -176,6 +176,7 @@ func (in *Inbox) heldAlready(ctx context.Context, b *box, d envelope.Delivery, h
 		b.mu.Unlock()
 		in.settled("ack", it.env, old.Ack())
 	}
+	failpoint.Hit("inbox.duplicate.held")
 	in.trace("duplicate", it.env, b.gid, outcomeWaiting, "")
 	return true, nil
 }

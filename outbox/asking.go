@@ -206,6 +206,7 @@ func (o *Outbox) lastWord(ctx context.Context, op *open, v view) {
 	if code == "" || in.State == store.IntentEnded {
 		return // a word came in between
 	}
+	failpoint.Hit("outbox.verdict.before")
 	if err := o.notice(ctx, failed(in, code), in, true, outcomeVerdict); err != nil {
 		o.log.Error("the last word on a message could not be told yet", "msg", in.MsgID, "trace", in.TraceID, "error", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 const (
@@ -26,6 +27,7 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 		o.log.Warn("mail of ours died unread", "kind", env.Kind, "msg", env.MsgID, "trace", env.TraceID, "reason", reason)
 		return nil
 	}
+	failpoint.Hit("outbox.dead.before")
 	ctx, cancel := context.WithTimeout(context.Background(), deadBound)
 	defer cancel()
 	lock := o.stripe(env.MsgID)

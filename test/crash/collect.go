@@ -104,7 +104,10 @@ func (w *world) inStore(ctx context.Context, s *site, h *history.History) (err e
 				add(one.MsgID, "a %s held for %s", one.Kind, e.Name)
 			}
 		}
-		return w.keys(tx, s)
+		if err := w.keys(tx, s); err != nil {
+			return err
+		}
+		return w.trails(tx, s)
 	})
 }
 
@@ -121,6 +124,24 @@ func (w *world) keys(tx *store.Tx, s *site) error {
 		one.Stored = found
 		if found {
 			w.rec.named(one, k.MsgID)
+			one.trace = k.TraceID
+		}
+	}
+	return nil
+}
+
+// trails notes what s saw of each message, for people.
+func (w *world) trails(tx *store.Tx, s *site) error {
+	for _, one := range w.rec.sends {
+		if one.trace == "" {
+			continue
+		}
+		events, err := tx.TraceOf(one.trace)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			one.trail = append(one.trail, fmt.Sprintf("%s %s %s %s %s %s", time.UnixMilli(e.At).Format(clock), e.Host, e.Step, e.Kind, e.Outcome, e.Reason))
 		}
 	}
 	return nil

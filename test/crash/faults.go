@@ -9,8 +9,13 @@ import (
 	"fleetd/test/faultproxy"
 )
 
-// hitBound is how long the traffic of a case may take to come to its point.
-const hitBound = 30 * time.Second
+// How long the traffic of a case may take to come to its point. The last word
+// of a gateway comes a minute after the message's life, and after one more
+// question.
+const (
+	hitBound     = 30 * time.Second
+	verdictBound = 2 * time.Minute
+)
 
 // order is what the failpoint does for a damage: it kills, or it holds the
 // step still while something else is broken.
@@ -43,8 +48,11 @@ func (w *world) arm(ctx context.Context, k kase) error { return w.site(k).contro
 // strike waits until the point of k is hit, and does the damage. The fleet may
 // not be well after it.
 func (w *world) strike(ctx context.Context, k kase) (hit bool, err error) {
-	s := w.site(k)
-	if !s.control.hit(ctx, hitBound) {
+	s, bound := w.site(k), hitBound
+	if k.point.Setup == failpoint.Unseen {
+		bound = verdictBound
+	}
+	if !s.control.hit(ctx, bound) {
 		return false, s.control.arm(ctx, failpoint.Order{})
 	}
 	switch k.damage {

@@ -38,7 +38,7 @@ func run(args []string, out io.Writer) int {
 	var s settings
 	fs := flag.NewFlagSet("crash", flag.ContinueOnError)
 	fs.Uint64Var(&s.seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "of the order of cases and of all that is random in them")
-	fs.IntVar(&s.lanes, "lanes", 3, "fleets side by side")
+	fs.IntVar(&s.lanes, "lanes", 4, "fleets side by side")
 	fs.StringVar(&s.only, "only", "", "cases that match this expression, as in 'inbox.* forward kill'")
 	fs.BoolVar(&s.list, "list", false, "list the cases and run none")
 	fs.BoolVar(&s.ask, "ask", false, "every client whose call broke asks again; without it some don't, and the end is waited for two minutes")
@@ -117,9 +117,6 @@ func runLane(ctx context.Context, s settings, lane int, rng *rand.Rand, next <-c
 		r := w.play(ctx, k)
 		results = append(results, r)
 		say("%3d  %-55s hits=%d  %.1f s", k.n, k, r.hits, r.took.Seconds())
-		if r.err != nil {
-			say("     %v", r.err)
-		}
 		if ctx.Err() != nil {
 			return results, nil, ctx.Err()
 		}
@@ -132,7 +129,14 @@ func runLane(ctx context.Context, s settings, lane int, rng *rand.Rand, next <-c
 	if err != nil {
 		return results, nil, err
 	}
-	return results, history.Check(h), nil
+	found = history.Check(h)
+	for _, f := range found {
+		say("%s in case %d, %s: %s", f.Verdict, f.Case, f.Token, f.Why)
+		for _, line := range w.rec.story(f.Token) {
+			say("    %s", line)
+		}
+	}
+	return results, found, nil
 }
 
 // keepLogs writes the gateways' logs into dir, if there is one.

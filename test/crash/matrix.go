@@ -67,6 +67,9 @@ func cases(seed uint64) []kase {
 // patience sorts cases whose last word takes a minute before the others, so
 // that nobody waits for it.
 func (k kase) patience() int {
+	if k.point.Setup == failpoint.Unseen {
+		return -1
+	}
 	if k.flow == forward && k.point.Side == failpoint.Sender {
 		return 0
 	}
@@ -91,7 +94,7 @@ func damages(p failpoint.Point, f flow) []damage {
 		return []damage{kill}
 	case p.Setup == failpoint.Ordinary && f != mail:
 		return []damage{kill, cut, broker}
-	case p.Setup == failpoint.Booted:
+	case p.Setup == failpoint.Booted || p.Setup == failpoint.Unseen:
 		return []damage{kill}
 	}
 	return []damage{kill, cut}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +30,8 @@ type sending struct {
 	running  bool
 	expected bool // an answer to it will come
 	done     bool // settled: nothing more is to come
+	trace    string
+	trail    []string // what both gateways noted of it
 }
 
 // deadline is when the gateway has said its last word on s at the latest: a
@@ -138,6 +141,31 @@ func (r *recorder) open(which func(*sending) bool) []*sending {
 	r.mu.Unlock()
 	return slices.DeleteFunc(all, func(s *sending) bool { return !which(s) || r.settled(s) })
 }
+
+// story is all that is known of the message with this token, for people.
+func (r *recorder) story(token string) (lines []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.sends {
+		if token == "" || s.Token != token {
+			continue
+		}
+		lines = append(lines, fmt.Sprintf("%s %s called: to %s, ids %v", s.began.Format(clock), s.From, s.To, s.MsgIDs))
+		for _, c := range s.Calls {
+			lines = append(lines, fmt.Sprintf("%s %s was told %s (%s)", c.Ended.Format(clock), s.From, cmp.Or(c.State, c.Code, "nothing"), c.Text))
+		}
+		for _, m := range r.shown {
+			if slices.Contains(s.MsgIDs, m.InReplyTo) || slices.Contains(s.MsgIDs, m.MsgID) {
+				lines = append(lines, fmt.Sprintf("%s %s was shown %s %s %s redelivered=%v", m.At.Format(clock), m.Reader, m.Kind, m.MsgID, m.Reason, m.Redelivered))
+			}
+		}
+		lines = append(lines, s.trail...)
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+const clock = "15:04:05.000"
 
 // calls is what s was told, for people.
 func (r *recorder) calls(s *sending) string {

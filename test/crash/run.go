@@ -80,7 +80,7 @@ func (w *world) finish(ctx context.Context) {
 		pause(ctx, look)
 	}
 	w.drained(ctx)
-	close(w.stopped)
+	w.stop()
 	w.pulls.Wait()
 }
 

@@ -32,9 +32,11 @@ var scripts = map[failpoint.Setup]script{
 	failpoint.Refused:   (*world).refused,
 	failpoint.Gone:      (*world).gone,
 	failpoint.Again:     (*world).again,
-	failpoint.Asked:     (*world).again,
+	failpoint.Asked:     (*world).asked,
 	failpoint.Duplicate: (*world).duplicate,
 	failpoint.Untold:    (*world).untold,
+	failpoint.Held:      (*world).held,
+	failpoint.Unseen:    (*world).unseen,
 	failpoint.Booted:    (*world).booted,
 }
 
@@ -136,6 +138,38 @@ func (w *world) untold(ctx context.Context, k kase) (hit bool, err error) {
 		}
 		return w.strike(ctx, k)
 	})
+}
+
+// held: the brief waits, unacked, when the connection breaks.
+func (w *world) held(ctx context.Context, k kase) (hit bool, err error) {
+	return w.whileBusy(ctx, w.target(k), func() (bool, error) {
+		if err := w.hold(ctx, w.b, "inbox.accept.held", func() { w.traffic(ctx, k, wish{}) }); err != nil {
+			return false, err
+		}
+		if err := w.b.control.release(); err != nil {
+			return false, err
+		}
+		if err := w.arm(ctx, k); err != nil {
+			return false, err
+		}
+		w.b.proxy.Reset()
+		return w.strike(ctx, k)
+	})
+}
+
+// unseen: the message is committed and never leaves. Its sender's gateway says
+// so a minute after its life is over.
+func (w *world) unseen(ctx context.Context, k kase) (hit bool, err error) {
+	if err := w.fell(ctx, w.a, "outbox.publish.before", func() { w.traffic(ctx, k, wish{life: shortLife}) }); err != nil {
+		return false, err
+	}
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	if err := w.a.host.Start(ctx); err != nil {
+		return false, err
+	}
+	return w.strike(ctx, k)
 }
 
 // status waits until herdr sees the agent in that state.
@@ -255,6 +289,12 @@ func (w *world) again(ctx context.Context, k kase) (bool, error) {
 		return false, err
 	}
 	return w.strike(ctx, k)
+}
+
+// asked: the same with a brief, and its worker is busy, so that no word on it
+// comes by itself.
+func (w *world) asked(ctx context.Context, k kase) (bool, error) {
+	return w.whileBusy(ctx, w.target(k), func() (bool, error) { return w.again(ctx, k) })
 }
 
 // duplicate: what became of a message is recorded, and the connection breaks

@@ -41,11 +41,8 @@ func report(out io.Writer, results []result, found []history.Finding) bool {
 	_ = t.Flush() // the table is for people; its reader may have left
 	for _, r := range results {
 		if r.err != nil {
-			fmt.Fprintf(out, "case %d (%s) was not played to its end: %v\n", r.n, r.kase, r.err)
+			fmt.Fprintf(out, "case %d (%s) was not played to its end: %s\n", r.n, r.kase, short(r.err))
 		}
-	}
-	for _, f := range found {
-		fmt.Fprintf(out, "%s in case %d, %s: %s\n", f.Verdict, f.Case, f.Token, f.Why)
 	}
 	line := fmt.Sprintf("crash: cases=%d", len(results))
 	for _, v := range history.Verdicts {
@@ -53,6 +50,17 @@ func report(out io.Writer, results []result, found []history.Finding) bool {
 	}
 	fmt.Fprintln(out, line)
 	return ok
+}
+
+// short leaves out the middle of an error that carries a gateway's whole log.
+func short(err error) string {
+	const most = 3000
+	text := err.Error()
+	if len(text) <= most {
+		return text
+	}
+	first, _, _ := strings.Cut(text, "\n")
+	return first + "\n…" + text[len(text)-most:]
 }
 
 func name(k kase) string {

@@ -44,6 +44,7 @@ type world struct {
 	pulls   sync.WaitGroup
 	sends   sync.WaitGroup
 	stopped chan struct{} // closed when no more is pulled
+	stop    func()        // closes it
 }
 
 const mainsOf = 4 // on hosta
@@ -57,6 +58,7 @@ func newWorld(ctx context.Context, rng *rand.Rand, say func(string, ...any)) (*w
 		return nil, err
 	}
 	w := &world{dir: dir, rng: rng, say: say, rec: &recorder{}, stopped: make(chan struct{})}
+	w.stop = sync.OnceFunc(func() { close(w.stopped) })
 	if err := w.build(ctx); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
@@ -187,6 +189,7 @@ func (s *site) sees(ctx context.Context, other *site) error {
 
 // close ends all that was started and removes its files.
 func (w *world) close() error {
+	w.stop()
 	var errs []error
 	for _, s := range []*site{w.a, w.b} {
 		if s == nil {

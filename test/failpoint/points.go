@@ -33,6 +33,8 @@ const (
 	Again     Setup = "again"     // the connection breaks with a message on the wire
 	Asked     Setup = "asked"     // the same, and the message is a brief
 	Untold    Setup = "untold"    // expired, and the gateway is killed before the report's signal leaves
+	Held      Setup = "held"      // the connection breaks while the brief waits for the worker
+	Unseen    Setup = "unseen"    // the gateway is killed before the message leaves, and nobody has seen it
 	Booted    Setup = "booted"    // the gateway was killed with an injection under way
 	Duplicate Setup = "duplicate" // the connection breaks before the broker heard the ack
 )
@@ -107,6 +109,7 @@ var Points = []Point{
 	{"inbox.abandon.before", Receiver, brief, Gone},
 	{"outbox.final.before", Receiver, forward, Expired},
 	{"outbox.final.after", Receiver, forward, Expired},
+	{"outbox.dead.before", Sender, forward, Expired},
 	{"outbox.notice.before", Sender, brief, Expired},
 	{"outbox.notice.after", Sender, brief, Expired},
 
@@ -118,6 +121,8 @@ var Points = []Point{
 	{"inbox.answer.before", Receiver, forward, Asked},
 	{"inbox.report.committed", Sender, forward, Untold},
 	{"inbox.duplicate.before", Receiver, across, Duplicate},
+	{"inbox.duplicate.held", Receiver, forward, Held},
+	{"outbox.verdict.before", Sender, forward, Unseen},
 	{"outbox.load", Sender, forward, Booted},
 	{"inbox.boot.before", Receiver, brief, Booted},
 	{"inbox.boot.reported", Receiver, brief, Booted},

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -93,20 +94,14 @@ func (h *Host) Start(ctx context.Context) error {
 	cmd.Env, cmd.Dir = h.Environ(), h.dir
 	cmd.Stderr, cmd.Stdout = &lockedWriter{h: h}, &lockedWriter{h: h}
 	cmd.SysProcAttr = dieWithParent()
-	if err := cmd.Start(); err != nil {
+	started, exited := make(chan error, 1), make(chan struct{})
+	go h.own(cmd, started, exited)
+	if err := <-started; err != nil {
 		h.mu.Unlock()
 		return err
 	}
-	exited := make(chan struct{})
 	h.cmd, h.exited = cmd, exited
 	h.mu.Unlock()
-	go func() {
-		_ = cmd.Wait() // what it means is for whoever stopped it
-		h.mu.Lock()
-		h.cmd = nil
-		h.mu.Unlock()
-		close(exited)
-	}()
 	return h.until(ctx, exited, func() bool {
 		res, err := http.Get("http://" + h.Addr + "/healthz")
 		if err != nil {
@@ -115,6 +110,23 @@ func (h *Host) Start(ctx context.Context) error {
 		res.Body.Close()
 		return res.StatusCode == http.StatusOK
 	})
+}
+
+// own starts the daemon from a thread that lives as long as it does, and waits
+// for it: the kernel sends the parent-death signal when the thread ends that
+// forked it, and threads of others may.
+func (h *Host) own(cmd *exec.Cmd, started chan<- error, exited chan<- struct{}) {
+	runtime.LockOSThread()
+	err := cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	_ = cmd.Wait() // what it means is for whoever stopped it
+	h.mu.Lock()
+	h.cmd = nil
+	h.mu.Unlock()
+	close(exited)
 }
 
 // Ready returns when the daemon says that it is.
