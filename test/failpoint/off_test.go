@@ -41,3 +41,10 @@ func TestHitAllocatesNothing(t *testing.T) {
 		t.Errorf("a hit allocates %v times", n)
 	}
 }
+
+// Fails when a failpoint that is compiled in does not do what it is told.
+func TestCompiledIn(t *testing.T) {
+	if out, err := exec.Command("go", "test", "-count=1", "-tags", "failpoints", "fleetd/test/failpoint").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
