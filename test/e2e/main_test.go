@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/mcp"
 	"fleetd/test/fleet"
 	"fleetd/test/rabbit"
 )
@@ -62,6 +63,8 @@ func twoHosts(t *testing.T, ctx context.Context) (a, b *fleet.Host) {
 			t.Fatal(err)
 		}
 	}
+	sees(t, ctx, a, b)
+	sees(t, ctx, b, a)
 	return a, b
 }
 
@@ -98,4 +101,21 @@ func eventually(t *testing.T, ctx context.Context, fn func() error) {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// sees waits until one gateway has the other online: it trusts its key by then.
+func sees(t *testing.T, ctx context.Context, h, other *fleet.Host) {
+	t.Helper()
+	eventually(t, ctx, func() error {
+		r, err := h.API("").Roster(ctx, mcp.RosterArgs{Host: other.Name})
+		if err != nil {
+			return err
+		}
+		for _, seen := range r.Hosts {
+			if seen.State == "online" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s does not see %s: %+v", h.Name, other.Name, r.Hosts)
+	})
 }
