@@ -34,6 +34,9 @@ const (
 	// handBackBound is how long giving everything back may take before the
 	// connection is cut, which gives it back too.
 	handBackBound = 5 * time.Second
+	// backBound is how long letters are waited for that may never come back.
+	backBound = time.Second
+	backPoll  = 2 * time.Millisecond
 )
 
 // Browse shows each letter that lies in bridge.dlq to visit, the oldest first,
@@ -78,8 +81,8 @@ type browse struct {
 	conn  *connection
 	ch    *amqp.Channel
 	queue string
-	kept  uint64 // tag of the last letter that goes back
-	acked bool   // letters were removed
+	kept  int  // letters that go back
+	acked bool // letters were removed
 }
 
 func (b *browse) run(ctx context.Context, visit func(*DeadLetter) Fate) (done Browsed, err error) {
@@ -127,26 +130,45 @@ func (b *browse) settle(d *amqp.Delivery, visit func(*DeadLetter) Fate) (last bo
 	fate := visit(l)
 	l.Envelope, l.Body, l.headers = nil, nil, nil
 	if fate != Remove {
-		b.kept = d.DeliveryTag
+		b.kept++
 		return fate == Last, nil
 	}
 	b.acked = true
 	return false, b.ch.Ack(d.DeliveryTag, false)
 }
 
-// handBack returns what was kept in one frame, and asks the broker something
-// behind it: the answer says that this and all acks were read, so that whoever
-// looks next finds every letter.
+// handBack closes the channel, which puts what was kept back into its places,
+// and waits until it is there, so that whoever looks next finds every letter:
+// the answer to the close does not say so. (A nack of all at once would, but
+// RabbitMQ takes a quarter of a minute for 8000, and serves nobody meanwhile.)
 func (b *browse) handBack() error {
 	cut := time.AfterFunc(handBackBound, func() { _ = b.conn.raw.Close() })
 	defer cut.Stop()
-	if b.kept != 0 {
-		if err := b.ch.Nack(b.kept, true, true); err != nil {
+	before, err := b.ready()
+	if err != nil {
+		return err
+	}
+	if err := b.ch.Close(); err != nil {
+		return err
+	}
+	if b.ch, err = b.conn.Channel(); err != nil {
+		return err
+	}
+	// Fewer come back where some expired, or somebody else took them at once.
+	for limit := time.Now().Add(backBound); b.kept > 0 && time.Now().Before(limit); {
+		now, err := b.ready()
+		if err != nil || now >= before+b.kept {
 			return err
 		}
+		time.Sleep(backPoll)
 	}
-	_, err := b.ch.QueueDeclarePassive(b.queue, true, false, false, false, nil)
-	return err
+	return nil
+}
+
+// ready is how many letters nobody holds.
+func (b *browse) ready() (int, error) {
+	q, err := b.ch.QueueDeclarePassive(b.queue, true, false, false, false, nil)
+	return q.Messages, err
 }
 
 // explain says what a failure means for the letters.

@@ -41,6 +41,9 @@ func TestLookingChangesNothing(t *testing.T) {
 		if err != nil || !slices.Equal(seen, before) {
 			t.Fatalf("saw %v, want %v; %v", seen, before, err)
 		}
+		if n := g.ready(); n != len(ids) { // at once, for anybody
+			t.Errorf("%d of %d are back", n, len(ids))
+		}
 		if want := (Browsed{Total: len(before), Seen: len(before), Complete: true}); done != want {
 			t.Errorf("%+v, want %+v", done, want)
 		}
