@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -115,6 +116,7 @@ func (in *Inbox) briefs(gid string) (all []store.Brief, err error) {
 // OpenBriefs lists what gid was given and has not answered, the oldest first.
 func (in *Inbox) OpenBriefs(gid string) ([]store.Brief, error) {
 	all, err := in.briefs(gid)
+	slices.SortStableFunc(all, func(a, b store.Brief) int { return cmp.Compare(a.At, b.At) })
 	return slices.DeleteFunc(all, func(b store.Brief) bool { return b.State == briefReplied }), err
 }
 

@@ -77,7 +77,7 @@ func (in *Inbox) injected(ctx context.Context, t *try) {
 
 // finish takes an item whose end is recorded out of its box.
 func (in *Inbox) finish(b *box, it *item, env *envelope.Envelope) {
-	b.keep(env, in.cfg.Now())
+	b.keep(in.cfg.Now(), env)
 	for _, hold := range b.finish(it) {
 		in.settled("ack", env, hold.Ack())
 	}

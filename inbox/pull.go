@@ -46,6 +46,7 @@ type Batch struct {
 	in    *Inbox
 	box   *box
 	items []*item
+	at    time.Time // when Messages gave it out
 	shown sync.Once
 	ended sync.Once
 }
@@ -100,6 +101,7 @@ func (w *Waiter) Close() {
 func (b *Batch) Messages() ([]Mail, error) {
 	mails, err := b.mails()
 	if err == nil {
+		b.at = b.in.cfg.Now()
 		b.shown.Do(b.mark)
 	}
 	failpoint.Hit("inbox.pull.offered")
@@ -168,7 +170,9 @@ func (b *Batch) drain() error {
 				return err
 			}
 			if it.env.Kind.Brief() { // a main may answer what it was sent
-				if err := putBrief(tx, in.brief(gid, it.env, briefOpen), b.onRecord(it)); err != nil {
+				brief := in.brief(gid, it.env, briefOpen)
+				brief.At = b.at.UnixMilli()
+				if err := putBrief(tx, brief, b.onRecord(it)); err != nil {
 					return err
 				}
 			}
@@ -184,11 +188,12 @@ func (b *Batch) drain() error {
 		return err
 	}
 	failpoint.Hit("inbox.pull.drained")
-	now := in.cfg.Now()
-	for _, m := range mails {
+	given := make([]*envelope.Envelope, len(mails))
+	for i, m := range mails {
 		in.trace("drained", m.Envelope, gid, outcomeDrained, "")
-		b.box.keep(m.Envelope, now)
+		given[i] = m.Envelope
 	}
+	b.box.keep(b.at, given...)
 	for _, hold := range b.box.finish(b.items...) {
 		in.settled("ack", mails[0].Envelope, hold.Ack())
 	}

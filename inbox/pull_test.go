@@ -364,17 +364,48 @@ func TestWhatWasDrainedCanBeReadForAnHour(t *testing.T) {
 	same(t, "lately", 0, len(w.in.Recently(e.GID)))
 }
 
+// Fails if the order in which two responses are recorded, which is chance, is
+// told for that in which they were given out.
+func TestWhatWasDrainedIsListedAsItWasGiven(t *testing.T) {
+	w := newWorld(t)
+	e := w.main("m")
+	var ids []string
+	for _, body := range []string{"1", "2", "3", "4"} {
+		env := w.brief(e.GID, body)
+		w.deliver(env)
+		ids = append(ids, env.MsgID)
+	}
+	first, _ := w.poll(e.GID, Filter{}, Limit{Max: 2})
+	w.clock.pass(time.Millisecond)
+	second, _ := w.poll(e.GID, Filter{}, Limit{Max: 2})
+	second.Settle(true)
+	first.Settle(true)
+	var lately, open []string
+	for _, r := range slices.Backward(w.in.Recently(e.GID)) {
+		lately = append(lately, r.MsgID)
+	}
+	briefs, err := w.in.OpenBriefs(e.GID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range briefs {
+		open = append(open, b.MsgID)
+	}
+	same(t, "lately", ids, lately)
+	same(t, "open", ids, open)
+}
+
 // Fails if what is kept to be read again grows without bound.
 func TestWhatCanBeReadAgainIsBounded(t *testing.T) {
 	b := newBox(store.Entity{Kind: Main}, nil)
 	now := time.Now()
 	for range 40_000 {
-		b.keep(&envelope.Envelope{Body: make([]byte, 100)}, now)
+		b.keep(now, &envelope.Envelope{Body: make([]byte, 100)})
 	}
 	if n := len(b.recent); n < 10_000 || n > recentBytes/perRecent {
 		t.Errorf("%d are kept", n)
 	}
-	b.keep(&envelope.Envelope{Body: make([]byte, 2*recentBytes)}, now)
+	b.keep(now, &envelope.Envelope{Body: make([]byte, 2*recentBytes)})
 	same(t, "beside a huge one", 1, len(b.recent))
 	same(t, "its size", 2*recentBytes+perRecent, b.recentSize)
 }

@@ -24,13 +24,20 @@ type recent struct {
 // perRecent is what a remembered message costs beside its body.
 const perRecent = 512
 
-// keep remembers a message that has left its box.
-func (b *box) keep(e *envelope.Envelope, now time.Time) {
+// keep remembers messages that have left their box, given to their reader at
+// that time. Of two batches the later one may be through first.
+func (b *box) keep(at time.Time, given ...*envelope.Envelope) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.recent = append(b.recent, recent{e, now})
-	b.recentSize += len(e.Body) + perRecent
-	b.trim(now)
+	place := len(b.recent)
+	for place > 0 && b.recent[place-1].at.After(at) {
+		place--
+	}
+	for i, e := range given {
+		b.recent = slices.Insert(b.recent, place+i, recent{e, at})
+		b.recentSize += len(e.Body) + perRecent
+	}
+	b.trim(b.recent[len(b.recent)-1].at)
 }
 
 // trim forgets what is too old or too much; mu is held.
