@@ -216,42 +216,50 @@ func (g *gateway) openEntities() error {
 	return nil
 }
 
-// entityChanged brings an entity that was made, changed or ended to the
-// roster and to the broker.
+// entityChanged brings an entity that was made, changed or ended to the roster
+// and to the broker. Whoever is announced can be written to: its inbox is on
+// the broker before, where that can be reached.
 func (g *gateway) entityChanged(e store.Entity) {
-	if e.State == inbox.Gone {
+	gone := e.State == inbox.Gone
+	if gone {
 		g.roster.RemoveLocal(e.GID)
 		g.status.forget(e.GID)
-	} else {
-		err := g.roster.SetLocal(roster.Entity{GID: e.GID, Name: e.Name, Kind: e.Kind, Groups: e.Groups, Pane: e.Pane})
-		if err != nil {
-			g.log.Error("an entity cannot be announced", "name", e.Name, "error", err)
-		}
-		g.status.follow(e)
 	}
 	if g.fabric != nil {
 		if err := g.attach(e); err != nil {
 			g.log.Error("an inbox cannot be attached", "name", e.Name, "error", err)
 		}
 	}
+	if gone {
+		return
+	}
+	err := g.roster.SetLocal(roster.Entity{GID: e.GID, Name: e.Name, Kind: e.Kind, Groups: e.Groups, Pane: e.Pane})
+	if err != nil {
+		g.log.Error("an entity cannot be announced", "name", e.Name, "error", err)
+	}
+	g.status.follow(e)
 }
 
 // attach consumes an entity's inbox; where that is done already only its
 // groups can have changed, and what it holds stays with it.
 func (g *gateway) attach(e store.Entity) error {
+	ctx, cancel := context.WithTimeout(context.Background(), attachWait)
+	defer cancel()
 	if _, attached := g.attached.LoadOrStore(e.GID, true); attached {
-		ctx, cancel := context.WithTimeout(context.Background(), attachWait)
-		defer cancel()
 		return g.fabric.SetGroups(ctx, e.GID, e.Groups)
 	}
 	prefetch := mainWindow
 	if e.Kind == inbox.Worker {
 		prefetch = workerWindow
 	}
-	return g.fabric.Attach(fabric.Inbox{
+	err := g.fabric.Attach(fabric.Inbox{
 		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch,
 		Handler: func(d envelope.Delivery) { g.inbox.Accept(context.Background(), e.GID, d) },
 	})
+	if connected, _ := (link{g}).Connected(); err != nil || !connected {
+		return err
+	}
+	return link{g}.Reachable(ctx, e.GID)
 }
 
 // serving is whether presence may say that this host takes messages.
