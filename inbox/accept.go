@@ -93,11 +93,20 @@ func (in *Inbox) allowed(ctx context.Context, gid string, e *envelope.Envelope) 
 
 // admit gives a new item its place, and a main's one in the held index.
 func (in *Inbox) admit(b *box, it *item) (gone, taken bool) {
+	gone, taken, again := b.admit(it)
+	if taken && !b.worker && !again {
+		b.note(it)
+	}
+	return gone, taken
+}
+
+// admit inserts an item; again: the held index has it from an earlier run.
+func (b *box) admit(it *item) (gone, taken, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	id := it.env.MsgID
 	if b.entity.State == Gone || b.byID[id] != nil {
-		return b.entity.State == Gone, false
+		return b.entity.State == Gone, false, false
 	}
 	old, again := b.index[id]
 	if again {
@@ -108,11 +117,7 @@ func (in *Inbox) admit(b *box, it *item) (gone, taken bool) {
 		it.seq = b.seq
 	}
 	b.insert(it)
-	if !b.worker && !again {
-		record := heldOf(b.gid, it.seq, it.env, it.arrived, false)
-		b.later(func(tx *store.Tx) error { return tx.PutHeld(record) })
-	}
-	return false, true
+	return false, true, again
 }
 
 // duplicate deals with a message that has been here before (design §4) and

@@ -99,14 +99,13 @@ func (b *box) interrupt() {
 
 // load puts a held record back: local mail becomes an item again, the index of
 // broker mail waits for its redelivery. Only Open calls it.
-func (b *box) load(h store.Held, now time.Time) {
+func (b *box) load(h store.Held) {
 	b.seq = max(b.seq, h.Seq)
 	if !h.Local {
 		b.index[h.MsgID] = h
 		return
 	}
-	it := newLocal(envelopeOf(h), now)
-	it.seq, it.redelivered = h.Seq, h.Offered
+	it := restored(h)
 	b.insert(it)
 	b.set(it, waiting)
 }
@@ -313,40 +312,60 @@ func (b *box) collect(w *Waiter) []*item {
 }
 
 // noteOffered has the held index say what was handed to a client that may not
-// have got it. The caller has the items: nobody drops their records meanwhile.
+// have got it.
 func (b *box) noteOffered(items ...*item) {
-	var local []uint64
-	var records []store.Held
 	b.mu.Lock()
 	for _, it := range items {
-		if it.local {
-			local = append(local, it.seq)
-			continue
-		}
-		h := heldOf(b.gid, it.seq, it.env, it.arrived, false)
-		h.Offered = true
-		records = append(records, h)
+		it.shown = true
 	}
 	b.mu.Unlock()
+	b.note(items...)
+}
+
+// note has the held index follow items with the next commit. What is true then
+// is written, and nothing of an item that is on its way out: mail that is
+// drained at once costs no record. mu is not held.
+func (b *box) note(items ...*item) {
 	b.later(func(tx *store.Tx) error {
-		for _, seq := range local {
-			h, found, err := tx.HeldEntry(b.gid, seq)
-			if err != nil {
-				return err
-			}
-			if !found || h.Offered {
-				continue
-			}
-			h.Offered = true
-			if err := tx.PutHeld(h); err != nil {
-				return err
-			}
-		}
-		for _, h := range records {
-			if err := tx.PutHeld(h); err != nil {
+		for _, it := range items {
+			if err := b.keepRecord(tx, it); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+func (b *box) keepRecord(tx *store.Tx, it *item) error {
+	b.mu.Lock()
+	h, here := heldOf(b.gid, it), it.place != nil && !it.leaving
+	b.mu.Unlock()
+	if !here {
+		return nil
+	}
+	if h.Local { // a record without its body is none
+		if found, err := tx.HasHeld(b.gid, h.Seq); err != nil || !found {
+			return err
+		}
+	}
+	return tx.PutHeld(h)
+}
+
+// leave notes that the end of items is being committed.
+func (b *box) leave(items []*item) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, it := range items {
+		it.leaving = true
+	}
+}
+
+// stay notes that the commit failed, or only seemed to.
+func (b *box) stay(items []*item) {
+	b.mu.Lock()
+	for _, it := range items {
+		it.leaving, it.onRecord = false, true
+	}
+	b.mu.Unlock()
+	b.note(items...)
 }

@@ -112,7 +112,8 @@ func TestOldRecordsAreForgotten(t *testing.T) {
 				return err
 			}
 		}
-		gone := heldOf(e.GID, 7, w.brief(e.GID, "gone"), now, false)
+		gone := heldOf(e.GID, newItem(w.brief(e.GID, "gone"), now))
+		gone.Seq = 7
 		gone.ExpiresAt = ago(time.Second)
 		return tx.PutHeld(gone)
 	})

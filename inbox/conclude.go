@@ -181,9 +181,9 @@ func (in *Inbox) putBack(ctx context.Context, t *try) bool {
 		return true
 	}
 	b.mu.Lock()
-	record := heldOf(gid, it.seq, env, it.arrived, true)
-	record.Offered = it.redelivered
+	record := heldOf(gid, it)
 	b.mu.Unlock()
+	record.Local, record.Body = true, env.Body
 	failpoint.Hit("inbox.putback.before")
 	err := in.persist(ctx, func(ctx context.Context) error {
 		return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {

@@ -74,7 +74,10 @@ func (in *Inbox) holds(b *box, it *item) bool {
 }
 
 func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.Envelope, also func(*store.Tx) error) error {
-	record := heldOf(b.gid, it.seq, env, it.arrived, true)
+	b.mu.Lock()
+	record := heldOf(b.gid, it)
+	b.mu.Unlock()
+	record.Body = env.Body
 	var seen store.Seen
 	var dup bool
 	failpoint.Hit("inbox.deliver.before")

@@ -275,7 +275,12 @@ func (w *world) held(gid string) []store.Held {
 	w.disk.flush()
 	var all []store.Held
 	err := w.store.View(func(tx *store.Tx) (err error) {
-		all, err = tx.HeldOf(gid)
+		all, err = tx.HeldIndex(gid)
+		for i, h := range all {
+			if err == nil {
+				all[i], _, err = tx.HeldEntry(gid, h.Seq)
+			}
+		}
 		return err
 	})
 	if err != nil {

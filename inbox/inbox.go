@@ -181,16 +181,10 @@ func (in *Inbox) Open(e store.Entity) error {
 			return err
 		}
 		for _, h := range index {
-			if h.Local {
-				// One body at a time: all of them may be more than fits memory.
-				if h, _, err = tx.HeldEntry(e.GID, h.Seq); err != nil {
-					return err
-				}
-			}
 			// Of what was offered last the note may be missing. A mark too many
 			// is harmless, an answer that is shown twice without one is not.
 			h.Offered = h.Offered || in.cfg.Crashed
-			b.load(h, in.cfg.Now())
+			b.load(h)
 		}
 		return nil
 	})

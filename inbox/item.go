@@ -33,6 +33,7 @@ const (
 type item struct {
 	env     *envelope.Envelope // of local mail without its body, which the store has
 	hash    [32]byte           // of the body
+	size    int                // of the body, in bytes
 	cost    int                // about what it takes of a result, in bytes of JSON
 	seq     uint64             // its place in the held index
 	arrived time.Time
@@ -47,13 +48,15 @@ type item struct {
 	attempted   bool             // the commit of injecting failed, or so it seemed
 	onRecord    bool             // there may be a record of the brief already
 	redelivered bool
+	shown       bool   // a client may have seen it: the held index says offered
+	leaving     bool   // its end is being committed: the held index needs it no more
 	pollOnly    bool   // it may be in the pane already
 	told        string // the last DEFERRED reason its sender got
 	place       *list.Element
 }
 
 func newItem(env *envelope.Envelope, now time.Time) *item {
-	return &item{env: env, hash: envelope.Hash(env.Body), cost: cost(env.Body), arrived: now}
+	return &item{env: env, hash: envelope.Hash(env.Body), size: len(env.Body), cost: cost(env.Body), arrived: now}
 }
 
 // newLocal makes an item whose body stays in the store: a full inbox of long
@@ -64,6 +67,14 @@ func newLocal(env *envelope.Envelope, now time.Time) *item {
 	lean.Body = nil
 	it.env, it.lean, it.local = &lean, true, true
 	return it
+}
+
+// restored makes an item of local mail from its record.
+func restored(h store.Held) *item {
+	return &item{
+		env: envelopeOf(h), hash: h.BodyHash, size: h.Size, cost: h.Cost, seq: h.Seq, arrived: time.UnixMilli(h.At),
+		lean: true, local: true, redelivered: h.Offered, shown: h.Offered,
+	}
 }
 
 func cost(body []byte) int {
@@ -78,22 +89,20 @@ func envelopeOf(h store.Held) *envelope.Envelope {
 	return &envelope.Envelope{
 		V: envelope.Version, Kind: envelope.Kind(h.Kind), MsgID: h.MsgID, TraceID: h.TraceID,
 		From: h.From, To: h.GID, Signer: h.FromHost, InReplyTo: h.InReplyTo, TurnID: h.TurnID,
-		TS: h.TS, ExpiresAt: h.ExpiresAt, Reason: h.Reason, Hops: h.Hops, Body: h.Body,
+		TS: h.TS, ExpiresAt: h.ExpiresAt, Reason: h.Reason, Hops: h.Hops,
 	}
 }
 
-// heldOf is the record of e at its place in the held index; body is nil for
-// mail that the broker keeps.
-func heldOf(gid string, seq uint64, e *envelope.Envelope, arrived time.Time, local bool) store.Held {
-	h := store.Held{
-		GID: gid, Seq: seq, MsgID: e.MsgID, TraceID: e.TraceID, Kind: string(e.Kind),
+// heldOf is the record of an item in the held index, without its body; the
+// box's mutex is held.
+func heldOf(gid string, it *item) store.Held {
+	e := it.env
+	return store.Held{
+		GID: gid, Seq: it.seq, MsgID: e.MsgID, TraceID: e.TraceID, Kind: string(e.Kind),
 		From: e.From, FromHost: e.Signer, InReplyTo: e.InReplyTo, TurnID: e.TurnID, Reason: e.Reason,
-		Hops: e.Hops, TS: e.TS, ExpiresAt: e.ExpiresAt, At: arrived.UnixMilli(), Local: local, Size: len(e.Body),
+		Hops: e.Hops, TS: e.TS, ExpiresAt: e.ExpiresAt, At: it.arrived.UnixMilli(), Local: it.local,
+		Offered: it.shown || it.redelivered, Size: it.size, Cost: it.cost, BodyHash: it.hash,
 	}
-	if local {
-		h.Body = e.Body
-	}
-	return h
 }
 
 // errGone: the item left its box in the meantime.

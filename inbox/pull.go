@@ -161,6 +161,7 @@ func (b *Batch) drain() error {
 		return err
 	}
 	in, gid := b.in, b.box.gid
+	b.box.leave(b.items)
 	err = in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		for _, it := range b.items {
 			if err := tx.PutSeen(it.env.TS, it.env.MsgID, gid, in.seen(it, outcomeDrained, "")); err != nil {
@@ -180,11 +181,7 @@ func (b *Batch) drain() error {
 		return nil
 	})
 	if err != nil {
-		b.box.mu.Lock()
-		defer b.box.mu.Unlock()
-		for _, it := range b.items {
-			it.onRecord = true // a commit that only seemed to fail
-		}
+		b.box.stay(b.items)
 		return err
 	}
 	failpoint.Hit("inbox.pull.drained")

@@ -146,6 +146,46 @@ func TestMailThatNobodyTookComesAgainUnmarked(t *testing.T) {
 	same(t, "poll", []string{"1"}, got)
 }
 
+// Fails if mail whose end is being committed is written to the held index all
+// the same, or if its record stays away when that commit failed.
+func TestHeldIndexFollowsWhatIsTrueAtTheCommit(t *testing.T) {
+	st := openStore(t)
+	var riders []func(*store.Tx) error
+	b := newBox(store.Entity{GID: newID(), Kind: Main}, func(fn func(*store.Tx) error) { riders = append(riders, fn) })
+	it := newItem(&envelope.Envelope{MsgID: newID(), Kind: envelope.Reply}, time.Now())
+	if _, taken, _ := b.admit(it); !taken {
+		t.Fatal("not admitted")
+	}
+	index := func() (offered []bool) {
+		t.Helper()
+		err := st.Write(t.Context(), func(tx *store.Tx) error {
+			for _, r := range riders {
+				if err := r(tx); err != nil {
+					return err
+				}
+			}
+			all, err := tx.HeldIndex(b.gid)
+			offered = nil
+			for _, h := range all {
+				offered = append(offered, h.Offered)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		riders = nil
+		return offered
+	}
+	b.note(it)
+	b.leave([]*item{it})
+	same(t, "while it leaves", []bool(nil), index())
+	b.stay([]*item{it})
+	same(t, "after all", []bool{false}, index())
+	b.noteOffered(it)
+	same(t, "offered", []bool{true}, index())
+}
+
 // Fails if the store refuses and the mail is acked or forgotten all the same.
 func TestMailWhoseDrainCannotBeRecordedIsHeldAgain(t *testing.T) {
 	w := newWorld(t)

@@ -145,14 +145,23 @@ func (in *Inbox) prune(now time.Time) {
 		return pruneBriefs(tx, now)
 	})
 	for _, b := range in.all() {
-		b.mu.Lock()
-		b.trim(now)
-		for id, h := range b.index {
-			if h.ExpiresAt < now.UnixMilli() { // it will not come again
-				delete(b.index, id)
-				b.later(func(tx *store.Tx) error { return tx.DeleteHeld(h.GID, h.Seq) })
-			}
+		for _, h := range b.prune(now) {
+			b.later(func(tx *store.Tx) error { return tx.DeleteHeld(h.GID, h.Seq) })
 		}
-		b.mu.Unlock()
 	}
+}
+
+// prune forgets what cannot be read or come any more, and returns the records
+// of it.
+func (b *box) prune(now time.Time) (old []store.Held) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.trim(now)
+	for id, h := range b.index {
+		if h.ExpiresAt < now.UnixMilli() {
+			delete(b.index, id)
+			old = append(old, h)
+		}
+	}
+	return old
 }

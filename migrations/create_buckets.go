@@ -7,7 +7,7 @@ import (
 )
 
 // createBuckets is step 1: the buckets of design §10. held and outbox have
-// parts: entries and totals; intents, their bodies, and an index each of the
+// parts: entries and bodies; intents, their bodies, and an index each of the
 // open and the ended ones.
 func createBuckets(tx *bolt.Tx) error {
 	for _, path := range [][]string{
@@ -15,7 +15,7 @@ func createBuckets(tx *bolt.Tx) error {
 		{"entities"}, {"tokens"},
 		{"seen"},
 		{"briefs"},
-		{"held"}, {"held", "entries"}, {"held", "totals"},
+		{"held"}, {"held", "entries"}, {"held", "bodies"},
 		{"outbox"}, {"outbox", "intents"}, {"outbox", "bodies"}, {"outbox", "open"}, {"outbox", "ended"},
 		{"keys"},
 		{"homes"},

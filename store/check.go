@@ -86,7 +86,7 @@ func (s *Store) checkRecords() (problems []error) {
 		note(tx.each(nil, bucketBriefs, func(_, v []byte) error { _, err := decodeBrief(v); return err }))
 		note(tx.each(nil, bucketKeys, func(_, v []byte) error { _, err := decodeKey(v); return err }))
 		note(tx.eachSlot(bucketSeen, func(_, v []byte) error { _, err := decodeSeen(v); return err }))
-		note(tx.eachSlot(bucketTrace, func(_, v []byte) error { return decode(bucketTrace, v, new(Event)) }))
+		note(tx.eachSlot(bucketTrace, func(k, v []byte) error { _, err := decodeEvent(k, v); return err }))
 		note(tx.checkHeld())
 		note(tx.checkOutbox())
 		return nil
@@ -127,37 +127,21 @@ func (tx *Tx) eachSlot(name string, fn func(k, v []byte) error) error {
 	return b.ForEachBucket(func(k []byte) error { return b.Bucket(k).ForEach(fn) })
 }
 
-// checkHeld compares the totals with what they count.
+// checkHeld compares the bodies with the entries.
 func (tx *Tx) checkHeld() error {
-	sums := map[string]HeldTotals{}
-	err := tx.each([]string{heldEntries}, bucketHeld, func(k, v []byte) error {
-		h, size, err := heldHead(v)
-		if err != nil {
-			return err
-		}
-		t := sums[string(k[:idLen])]
-		t.Count, t.Bytes = t.Count+1, t.Bytes+int64(size)
-		if h.Local {
-			t.Local++
-		}
-		sums[string(k[:idLen])] = t
-		return nil
-	})
+	entries, err := tx.bucket(bucketHeld, heldEntries)
 	if err != nil {
 		return err
 	}
-	err = tx.each([]string{heldTotals}, bucketHeld, func(k, v []byte) error {
-		t, err := decodeTotals(v)
-		if err == nil && t != sums[string(k)] {
-			err = damaged(bucketHeld, fmt.Errorf("totals of %s say %+v, its entries %+v", idText(k), t, sums[string(k)]))
-		}
-		delete(sums, string(k))
+	if err := entries.ForEach(func(_, v []byte) error { _, err := decodeHeld(v); return err }); err != nil {
 		return err
-	})
-	if err == nil && len(sums) > 0 {
-		err = damaged(bucketHeld, fmt.Errorf("%d recipients have entries but no totals", len(sums)))
 	}
-	return err
+	return tx.each([]string{heldBodies}, bucketHeld, func(k, v []byte) error {
+		if entries.Get(k) == nil {
+			return damaged(bucketHeld, fmt.Errorf("body of mail for %s without an entry", idText(k[:idLen])))
+		}
+		return wantVersion(bucketHeld, v)
+	})
 }
 
 // checkOutbox compares the indexes with the intents.
@@ -168,8 +152,8 @@ func (tx *Tx) checkOutbox() error {
 	}
 	intents := 0
 	err = o.intents.ForEach(func(id, v []byte) error {
-		var in Intent
-		if err := decode(bucketOutbox, v, &in); err != nil {
+		in, err := decodeIntent(v)
+		if err != nil {
 			return err
 		}
 		intents++

@@ -28,7 +28,7 @@ func wantFamily(tx *Tx, id string) error {
 	if err != nil {
 		return err
 	}
-	held, err := tx.HeldOf(id)
+	held, err := tx.HeldIndex(id)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func TestSequencesKeepOrderPerRecipient(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		held, err := tx.HeldOf(a)
+		held, err := tx.HeldIndex(a)
 		if err != nil {
 			return err
 		}
@@ -149,39 +149,38 @@ func TestSequencesKeepOrderPerRecipient(t *testing.T) {
 	})
 }
 
-// Fails if the totals of a recipient drift from what is held for it.
-func TestHeldTotals(t *testing.T) {
+// Fails if a change of an entry loses or rewrites its body, or a body outlives
+// its entry.
+func TestHeldBodiesFollowTheirEntries(t *testing.T) {
 	s := runningStore(t, Options{})
-	a, b := newID(), newID()
-	want := func(gid string, want HeldTotals) {
+	gid := newID()
+	want := func(seq uint64, offered bool, body string, found bool) {
 		t.Helper()
 		view(t, s, func(tx *Tx) error {
-			got, err := tx.HeldTotals(gid)
-			if got != want || err != nil {
-				t.Errorf("totals %+v (%v), want %+v", got, err, want)
+			h, ok, err := tx.HeldEntry(gid, seq)
+			if ok != found || h.Offered != offered || string(h.Body) != body || err != nil {
+				t.Errorf("%v %+v (%v), want %v, offered %v, body %q", ok, h, err, found, offered, body)
 			}
-			return nil
+			has, err := tx.HasHeld(gid, seq)
+			if has != found {
+				t.Errorf("has %v (%v), want %v", has, err, found)
+			}
+			return err
 		})
 	}
 	mustWrite(t, s, func(tx *Tx, must func(error)) {
-		must(tx.PutHeld(Held{GID: a, Seq: 1}))
-		must(tx.PutHeld(Held{GID: a, Seq: 2, Local: true, Body: make([]byte, 10)}))
-		must(tx.PutHeld(Held{GID: a, Seq: 3, Local: true, Body: make([]byte, 5)}))
-		must(tx.PutHeld(Held{GID: b, Seq: 1, Local: true, Body: make([]byte, 100)}))
+		must(tx.PutHeld(Held{GID: gid, Local: true, Body: []byte("x")}))
+		must(tx.PutHeld(Held{GID: gid, Local: true, Body: []byte("y")}))
 	})
-	want(a, HeldTotals{Count: 3, Local: 2, Bytes: 15})
 	mustWrite(t, s, func(tx *Tx, must func(error)) {
-		must(tx.PutHeld(Held{GID: a, Seq: 1, Local: true, Body: make([]byte, 1)})) // replaced
-		must(tx.DeleteHeld(a, 2))
-		must(tx.DeleteHeld(a, 99)) // was never there
+		must(tx.PutHeld(Held{GID: gid, Seq: 1, Local: true, Offered: true}))
+		must(tx.DeleteHeld(gid, 2))
+		must(tx.DeleteHeld(gid, 99)) // was never there
 	})
-	want(a, HeldTotals{Count: 2, Local: 2, Bytes: 6})
-	mustWrite(t, s, func(tx *Tx, must func(error)) {
-		must(tx.DeleteHeld(a, 1))
-		must(tx.DeleteHeld(a, 3))
-	})
-	want(a, HeldTotals{})
-	want(b, HeldTotals{Count: 1, Local: 1, Bytes: 100})
+	want(1, true, "x", true)
+	want(2, false, "", false)
+	mustWrite(t, s, func(tx *Tx, must func(error)) { must(tx.PutHeld(Held{GID: gid, Seq: 2})) })
+	want(2, false, "", true)
 }
 
 // Fails if a change of state loses or rewrites the body, the order of leaving,

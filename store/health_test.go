@@ -88,12 +88,12 @@ func TestFullFileIsAnOutageUntilThereIsRoom(t *testing.T) {
 	if !fault.Is(err, fault.StoreUnavailable) || s.Stats().Failures == 0 {
 		t.Fatalf("write %v, %d failures; want STORE_UNAVAILABLE and counted", err, s.Stats().Failures)
 	}
-	var held int
+	var held []Held
 	view(t, s, func(tx *Tx) (err error) {
-		held, err = tx.CountHeld(gid)
+		held, err = tx.HeldIndex(gid)
 		return err
 	})
-	if held == 0 {
+	if len(held) == 0 {
 		t.Error("nothing of what was acknowledged before can be read")
 	}
 	room.Store(true)

@@ -1,17 +1,18 @@
 package store
 
 import (
-	"encoding/binary"
 	"encoding/json"
+
+	"fleetd/fault"
 
 	bolt "go.etcd.io/bbolt"
 )
 
-// The held bucket has two parts: the entries, and per gid their totals, so
-// that a cap is checked without counting.
+// The held bucket has two parts. Bodies lie apart, so that neither listing nor
+// changing an entry touches them.
 const (
-	heldEntries = "entries" // gid+seq → Held
-	heldTotals  = "totals"  // gid → count, local, local bytes
+	heldEntries = "entries" // gid+seq → Held without body
+	heldBodies  = "bodies"  // gid+seq → body
 )
 
 // Held is the index entry of mail that waits for a local entity (design §6).
@@ -29,24 +30,23 @@ type Held struct {
 	Reason    string
 	TurnID    string
 	Hops      int
-	TS        int64  // signed time, Unix ms
-	ExpiresAt int64  // Unix ms
-	At        int64  // of arrival, Unix ms
-	Local     bool   // never touched the broker
-	Offered   bool   // was handed to a client that may not have got it
-	Size      int    // of the body in bytes, also where it is not stored
-	Body      []byte `json:"-"`
+	TS        int64    // signed time, Unix ms
+	ExpiresAt int64    // Unix ms
+	At        int64    // of arrival, Unix ms
+	Local     bool     // never touched the broker
+	Offered   bool     // was handed to a client that may not have got it
+	Size      int      // of the body in bytes, also where it is not stored
+	Cost      int      // about what it takes of a client's result, in bytes
+	BodyHash  [32]byte `json:"-"`
+	Body      []byte   `json:"-"`
 }
 
-// HeldTotals is what one gid has in the held index.
-type HeldTotals struct {
-	Count int   // entries
-	Local int   // entries of local mail
-	Bytes int64 // of the bodies stored here
-}
+// heldHead is the fixed part of an entry's value: version, BodyHash; JSON
+// follows.
+const heldHead = 1 + 32
 
 // PutHeld stores h. One with Seq 0 is new and gets the next number, else the
-// record of that Seq is replaced, body included.
+// record of that Seq is replaced. A nil Body leaves the stored one as it is.
 func (tx *Tx) PutHeld(h Held) error {
 	b, err := tx.ordered(bucketHeld, heldEntries)
 	if err != nil {
@@ -62,172 +62,94 @@ func (tx *Tx) PutHeld(h Held) error {
 	if err != nil {
 		return err
 	}
-	if err := tx.countHeld(b, key, -1); err != nil {
+	js, err := json.Marshal(h)
+	if err != nil {
+		return fault.Wrap(err, fault.Internal, "a record could not be encoded for the store; see the log")
+	}
+	value := append([]byte{recordVersion}, h.BodyHash[:]...)
+	if err := tx.put(b, key, append(value, js...)); err != nil || h.Body == nil {
 		return err
 	}
-	value, err := encodeBody(h, h.Body)
+	bodies, err := tx.ordered(bucketHeld, heldBodies)
 	if err != nil {
 		return err
 	}
-	if err := tx.put(b, key, value); err != nil {
-		return err
+	return tx.put(bodies, key, append([]byte{recordVersion}, h.Body...))
+}
+
+func decodeHeld(v []byte) (h Held, err error) {
+	if len(v) < heldHead || v[0] != recordVersion {
+		return h, short(bucketHeld, len(v), heldHead)
 	}
-	return tx.countHeld(b, key, 1)
+	copy(h.BodyHash[:], v[1:heldHead])
+	if err := json.Unmarshal(v[heldHead:], &h); err != nil {
+		return h, damaged(bucketHeld, err)
+	}
+	return h, nil
 }
 
-// HeldOf returns what is held for gid in order of Seq, bodies included.
-func (tx *Tx) HeldOf(gid string) ([]Held, error) {
-	var all []Held
-	err := tx.eachHeld(gid, func(v []byte) error {
-		var h Held
-		body, err := decodeBody(bucketHeld, v, &h)
-		h.Body = body
-		all = append(all, h)
-		return err
-	})
-	return all, err
-}
-
-// HeldIndex is HeldOf without the bodies, for whoever only lists: a cap full
-// of local mail would be gigabytes.
+// HeldIndex returns what is held for gid in order of Seq, without bodies: a
+// cap full of local mail would be gigabytes.
 func (tx *Tx) HeldIndex(gid string) ([]Held, error) {
-	var all []Held
-	err := tx.eachHeld(gid, func(v []byte) error {
-		h, _, err := heldHead(v)
-		all = append(all, h)
-		return err
-	})
-	return all, err
-}
-
-func (tx *Tx) eachHeld(gid string, fn func(value []byte) error) error {
 	b, err := tx.bucket(bucketHeld, heldEntries)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	id, err := idKey("gid", gid)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return prefixed(b, id, func(_, v []byte) error { return fn(v) })
+	var all []Held
+	err = prefixed(b, id, func(_, v []byte) error {
+		h, err := decodeHeld(v)
+		all = append(all, h)
+		return err
+	})
+	return all, err
 }
 
 // HeldEntry returns one entry with its body.
 func (tx *Tx) HeldEntry(gid string, seq uint64) (Held, bool, error) {
-	b, err := tx.bucket(bucketHeld, heldEntries)
+	entries, bodies, key, err := tx.heldAt(gid, seq)
 	if err != nil {
 		return Held{}, false, err
 	}
-	key, err := seqKey(gid, seq)
-	if err != nil {
-		return Held{}, false, err
-	}
-	v := b.Get(key)
+	v := entries.Get(key)
 	if v == nil {
 		return Held{}, false, nil
 	}
-	var h Held
-	body, err := decodeBody(bucketHeld, v, &h)
-	h.Body = body
-	return h, err == nil, err
+	h, err := decodeHeld(v)
+	if err != nil {
+		return Held{}, false, err
+	}
+	if body := bodies.Get(key); body != nil {
+		h.Body = clone(body[1:])
+	}
+	return h, true, nil
 }
 
-// DeleteHeld forgets one entry, which need not exist.
+// HasHeld reports whether there is an entry.
+func (tx *Tx) HasHeld(gid string, seq uint64) (bool, error) {
+	entries, _, key, err := tx.heldAt(gid, seq)
+	return err == nil && entries.Get(key) != nil, err
+}
+
+// DeleteHeld forgets one entry and its body; neither need exist.
 func (tx *Tx) DeleteHeld(gid string, seq uint64) error {
-	b, err := tx.bucket(bucketHeld, heldEntries)
+	entries, bodies, key, err := tx.heldAt(gid, seq)
 	if err != nil {
 		return err
 	}
-	key, err := seqKey(gid, seq)
-	if err != nil {
-		return err
-	}
-	if err := tx.countHeld(b, key, -1); err != nil {
-		return err
-	}
-	_, err = tx.delete(b, key)
-	return err
+	return tx.deleteEach(key, entries, bodies)
 }
 
-// CountHeld returns how many entries gid has.
-func (tx *Tx) CountHeld(gid string) (int, error) {
-	t, err := tx.HeldTotals(gid)
-	return t.Count, err
-}
-
-// HeldTotals returns what gid has in the index, for its cap.
-func (tx *Tx) HeldTotals(gid string) (HeldTotals, error) {
-	b, err := tx.bucket(bucketHeld, heldTotals)
-	if err != nil {
-		return HeldTotals{}, err
+func (tx *Tx) heldAt(gid string, seq uint64) (entries, bodies *bolt.Bucket, key []byte, err error) {
+	if entries, err = tx.bucket(bucketHeld, heldEntries); err != nil {
+		return nil, nil, nil, err
 	}
-	id, err := idKey("gid", gid)
-	if err != nil {
-		return HeldTotals{}, err
+	if bodies, err = tx.bucket(bucketHeld, heldBodies); err != nil {
+		return nil, nil, nil, err
 	}
-	return decodeTotals(b.Get(id))
-}
-
-// countHeld adds sign times the entry at key, if there is one, to the totals
-// of its gid.
-func (tx *Tx) countHeld(entries *bolt.Bucket, key []byte, sign int) error {
-	v := entries.Get(key)
-	if v == nil {
-		return nil
-	}
-	h, size, err := heldHead(v)
-	if err != nil {
-		return err
-	}
-	totals, err := tx.bucket(bucketHeld, heldTotals)
-	if err != nil {
-		return err
-	}
-	id := key[:idLen]
-	t, err := decodeTotals(totals.Get(id))
-	if err != nil {
-		return err
-	}
-	t.Count += sign
-	t.Bytes += int64(sign) * int64(size)
-	if h.Local {
-		t.Local += sign
-	}
-	if t.Count <= 0 {
-		_, err := tx.delete(totals, id)
-		return err
-	}
-	return tx.put(totals, clone(id), encodeTotals(t))
-}
-
-// heldHead decodes an entry and the size of its body without copying that.
-func heldHead(v []byte) (h Held, size int, err error) {
-	js, body, err := splitBody(bucketHeld, v)
-	if err != nil {
-		return h, 0, err
-	}
-	if err := json.Unmarshal(js, &h); err != nil {
-		return h, 0, damaged(bucketHeld, err)
-	}
-	return h, len(body), nil
-}
-
-func encodeTotals(t HeldTotals) []byte {
-	v := append([]byte{recordVersion}, u32(uint32(t.Count))...)
-	v = append(v, u32(uint32(t.Local))...)
-	return binary.BigEndian.AppendUint64(v, uint64(t.Bytes))
-}
-
-func decodeTotals(v []byte) (HeldTotals, error) {
-	if v == nil {
-		return HeldTotals{}, nil
-	}
-	if len(v) != 1+4+4+8 || v[0] != recordVersion {
-		return HeldTotals{}, damaged(bucketHeld, errDamaged)
-	}
-	return HeldTotals{
-		Count: int(binary.BigEndian.Uint32(v[1:5])),
-		Local: int(binary.BigEndian.Uint32(v[5:9])),
-		Bytes: int64(binary.BigEndian.Uint64(v[9:17])),
-	}, nil
+	key, err = seqKey(gid, seq)
+	return entries, bodies, key, err
 }

@@ -60,20 +60,27 @@ func TestCompactKeepsRecordsAndLock(t *testing.T) {
 	again := runningStore(t, Options{Dir: dir})
 	write(t, again, func(tx *Tx) error { return tx.PutHeld(Held{GID: gid, MsgID: newID()}) })
 	view(t, again, func(tx *Tx) error {
-		if held, err := tx.HeldOf(gid); err != nil || len(held) != 1 || held[0].Seq != 102 {
+		if held, err := tx.HeldIndex(gid); err != nil || len(held) != 1 || held[0].Seq != 102 {
 			return fmt.Errorf("held %+v (%v), want one of number 102", held, err)
 		}
 		return wantFamily(tx, kept)
 	})
 }
 
-// Fails if Check passes over a record that cannot be read, a wrong total or a
+// Fails if Check passes over a record that cannot be read, a stray body or a
 // missing index entry.
 func TestCheckFindsDamage(t *testing.T) {
 	id := newID()
 	key, err := idKey("gid", id)
 	if err != nil {
 		t.Fatal(err)
+	}
+	intent := func(in Intent) string {
+		v, err := encodeIntent(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(v)
 	}
 	put := func(value string, path ...string) func(*Tx) error {
 		return func(tx *Tx) error {
@@ -90,11 +97,12 @@ func TestCheckFindsDamage(t *testing.T) {
 		"short token":     put("\x02", bucketTokens),
 		"short brief":     put("\x01\xff\xff\xff\xff", bucketBriefs),
 		"short key":       put("\x01", bucketKeys),
-		"wrong total":     put(string(encodeTotals(HeldTotals{Count: 7})), bucketHeld, heldTotals),
+		"short held":      put("\x01", bucketHeld, heldEntries),
+		"stray mail":      put("\x01x", bucketHeld, heldBodies),
 		"stray body":      put("\x01x", bucketOutbox, outboxBodies),
-		"no index":        put("\x01{}", bucketOutbox, outboxIntents),
+		"no index":        put(intent(Intent{}), bucketOutbox, outboxIntents),
 		"wrong index": func(tx *Tx) error {
-			if err := put("\x01{\"State\":\"ended\"}", bucketOutbox, outboxIntents)(tx); err != nil {
+			if err := put(intent(Intent{State: IntentEnded}), bucketOutbox, outboxIntents)(tx); err != nil {
 				return err
 			}
 			b, err := tx.bucket(bucketOutbox, outboxOpen)

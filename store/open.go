@@ -88,7 +88,8 @@ type Store struct {
 	queue  []*request // in order of arrival
 	riders int        // of them, those that nobody waits for
 	events []Event    // trace not yet committed
-	since  time.Time  // when the oldest rider or event came
+	since  time.Time  // when the oldest rider came
+	traced time.Time  // when the oldest event came
 	down   *outage    // nil while writes work
 	stats  counters
 

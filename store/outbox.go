@@ -3,7 +3,10 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"time"
+
+	"fleetd/fault"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -12,7 +15,7 @@ import (
 // state does not write them again; the two indexes spare the boot and the
 // sweeper a scan of a day of ended intents.
 const (
-	outboxIntents = "intents" // msgId → Intent without body
+	outboxIntents = "intents" // msgId → Intent without body, its place in an index first
 	outboxBodies  = "bodies"  // msgId → body
 	outboxOpen    = "open"    // seq → msgId, of intents that are not ended
 	outboxEnded   = "ended"   // EndedAt+msgId, of those that are
@@ -81,6 +84,33 @@ func (tx *Tx) outbox() (o outboxBuckets, err error) {
 	return o, nil
 }
 
+// intentHead is the fixed part of an intent's value: version, then what its
+// index entry is made of: 1 if it is ended, Seq, EndedAt. JSON follows.
+const intentHead = 1 + 1 + 8 + 8
+
+func encodeIntent(in Intent) ([]byte, error) {
+	js, err := json.Marshal(in)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.Internal, "a record could not be encoded for the store; see the log")
+	}
+	v := []byte{recordVersion, 0}
+	if in.State == IntentEnded {
+		v[1] = 1
+	}
+	v = append(append(v, u64(in.Seq)...), millisKey(in.EndedAt)...)
+	return append(v, js...), nil
+}
+
+func decodeIntent(v []byte) (in Intent, err error) {
+	if len(v) < intentHead || v[0] != recordVersion {
+		return in, short(bucketOutbox, len(v), intentHead)
+	}
+	if err := json.Unmarshal(v[intentHead:], &in); err != nil {
+		return in, damaged(bucketOutbox, err)
+	}
+	return in, nil
+}
+
 // PutIntent stores in under its MsgID, new or not. A Seq of 0 keeps the stored
 // number; a new intent gets the next. A nil Body leaves the stored body as it
 // is (DropBody removes it), an equal one is not written again.
@@ -93,17 +123,21 @@ func (tx *Tx) PutIntent(in Intent) error {
 	if err != nil {
 		return err
 	}
-	old, found, err := tx.unindex(o, id)
+	seq, err := tx.unindex(o, id)
 	if err != nil {
 		return err
 	}
-	if in.Seq == 0 && found {
-		in.Seq = old.Seq
+	if in.Seq == 0 {
+		in.Seq = seq
 	}
 	if in.Seq, err = tx.sequence(o.intents, in.Seq); err != nil {
 		return err
 	}
-	if err := tx.putRecord(o.intents, id, in); err != nil {
+	value, err := encodeIntent(in)
+	if err != nil {
+		return err
+	}
+	if err := tx.put(o.intents, id, value); err != nil {
 		return err
 	}
 	if err := tx.putBody(o.bodies, id, in.Body); err != nil {
@@ -131,22 +165,23 @@ func (tx *Tx) index(o outboxBuckets, id []byte, in Intent) error {
 	return tx.put(o.open, u64(in.Seq), append([]byte{recordVersion}, id...))
 }
 
-// unindex removes the index entries of the stored intent, if there is one, and
-// returns it.
-func (tx *Tx) unindex(o outboxBuckets, id []byte) (old Intent, found bool, err error) {
+// unindex removes the index entry of the stored intent and returns its Seq, 0
+// if there is none.
+func (tx *Tx) unindex(o outboxBuckets, id []byte) (seq uint64, err error) {
 	v := o.intents.Get(id)
 	if v == nil {
-		return old, false, nil
+		return 0, nil
 	}
-	if err := decode(bucketOutbox, v, &old); err != nil {
-		return old, false, err
+	if len(v) < intentHead {
+		return 0, short(bucketOutbox, len(v), intentHead)
 	}
-	if old.State == IntentEnded {
-		_, err = tx.delete(o.ended, endedKey(old.EndedAt, id))
+	seq = binary.BigEndian.Uint64(v[2:10])
+	if v[1] == 1 {
+		_, err = tx.delete(o.ended, append(clone(v[10:intentHead]), id...))
 	} else {
-		_, err = tx.delete(o.open, u64(old.Seq))
+		_, err = tx.delete(o.open, u64(seq))
 	}
-	return old, true, err
+	return seq, err
 }
 
 // Intent returns the intent of msgID with its body, if that is still stored.
@@ -167,7 +202,7 @@ func (o outboxBuckets) load(id []byte) (in Intent, ok bool, err error) {
 	if v == nil {
 		return in, false, nil
 	}
-	if err := decode(bucketOutbox, v, &in); err != nil {
+	if in, err = decodeIntent(v); err != nil {
 		return in, false, err
 	}
 	if body := o.bodies.Get(id); body != nil {
@@ -201,7 +236,7 @@ func (tx *Tx) DeleteIntent(msgID string) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := tx.unindex(o, id); err != nil {
+	if _, err := tx.unindex(o, id); err != nil {
 		return err
 	}
 	return tx.deleteEach(id, o.intents, o.bodies)
@@ -253,8 +288,8 @@ func (tx *Tx) EndedBefore(t time.Time) ([]Intent, error) {
 		if int64(binary.BigEndian.Uint64(k[:8])) >= t.UnixMilli() {
 			break
 		}
-		var in Intent
-		if err := decode(bucketOutbox, o.intents.Get(k[8:]), &in); err != nil {
+		in, err := decodeIntent(o.intents.Get(k[8:]))
+		if err != nil {
 			return nil, err
 		}
 		all = append(all, in)

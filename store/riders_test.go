@@ -20,23 +20,44 @@ func events(t testing.TB, s *Store, traceID string) []Event {
 	return all
 }
 
-// Fails if Later or Trace makes a commit of its own while others commit.
+// Fails if Later makes a commit of its own while others commit.
 func TestRidersShareTheNextCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := runningStore(t, Options{})
 		gid := newID()
 		s.Later(putEntity(gid, "rider"))
-		s.Trace(Event{TraceID: traceA, Step: "sent"})
 		synctest.Wait() // the writer has looked, and waits
 		write(t, s, putEntity(newID(), "x"))
 		if name, err := entityNamed(s, gid); err != nil || name != "rider" {
 			t.Errorf("rider: %q, %v", name, err)
 		}
-		if got := events(t, s, traceA); len(got) != 1 || got[0].Step != "sent" {
-			t.Errorf("events %+v", got)
-		}
 		if got := s.Stats().Commits; got != 1 {
 			t.Errorf("%d commits, want 1", got)
+		}
+	})
+}
+
+// Fails if each commit takes the few events that wait, or Flush leaves some.
+func TestTraceIsGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runningStore(t, Options{})
+		s.Trace(Event{TraceID: traceA, Step: "sent"})
+		write(t, s, putEntity(newID(), "x"))
+		if got := events(t, s, traceA); len(got) != 0 {
+			t.Errorf("a commit took %+v", got)
+		}
+		if err := s.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := events(t, s, traceA); len(got) != 1 || got[0].Step != "sent" {
+			t.Errorf("after Flush: %+v", got)
+		}
+		for range eventBatch {
+			s.Trace(Event{TraceID: traceA})
+		}
+		synctest.Wait() // no time has passed
+		if got := len(events(t, s, traceA)); got != 1+eventBatch {
+			t.Errorf("%d events after a batch, want %d", got, 1+eventBatch)
 		}
 	})
 }

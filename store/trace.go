@@ -1,6 +1,8 @@
 package store
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"time"
 )
 
@@ -48,7 +50,41 @@ func (tx *Tx) putEvent(ev Event) error {
 		return err
 	}
 	key = append(key, millisKey(ev.At)...)
-	return tx.putRecord(slot, append(key, u32(uint32(seq))...), ev)
+	return tx.put(slot, append(key, u32(uint32(seq))...), encodeEvent(ev))
+}
+
+// texts are what an event's value holds, in this order; the rest is its key.
+func (ev *Event) texts() []*string {
+	return []*string{&ev.MsgID, &ev.Kind, &ev.Step, &ev.Host, &ev.Entity, &ev.Peer, &ev.Outcome, &ev.Reason}
+}
+
+// encodeEvent writes the version byte, then each text behind its length.
+func encodeEvent(ev Event) []byte {
+	v := []byte{recordVersion}
+	for _, text := range ev.texts() {
+		v = append(binary.AppendUvarint(v, uint64(len(*text))), *text...)
+	}
+	return v
+}
+
+// eventKeyLen is the length of a key: trace id, time, sequence number.
+const eventKeyLen = idLen + 8 + 4
+
+func decodeEvent(k, v []byte) (ev Event, err error) {
+	if len(k) != eventKeyLen || len(v) == 0 || v[0] != recordVersion {
+		return ev, damaged(bucketTrace, errDamaged)
+	}
+	ev.TraceID = hex.EncodeToString(k[:idLen])
+	ev.At = int64(binary.BigEndian.Uint64(k[idLen : idLen+8]))
+	rest := v[1:]
+	for _, text := range ev.texts() {
+		n, width := binary.Uvarint(rest)
+		if width <= 0 || n > uint64(len(rest)-width) {
+			return ev, damaged(bucketTrace, errDamaged)
+		}
+		*text, rest = string(rest[width:width+int(n)]), rest[width+int(n):]
+	}
+	return ev, nil
 }
 
 func hourOf(ms int64) (uint32, error) {
@@ -59,7 +95,7 @@ func hourOf(ms int64) (uint32, error) {
 }
 
 // TraceOf returns the events of traceID in the order of their times, as far as
-// they are committed: at most a second late.
+// they are committed: at most a second late (Flush commits all).
 func (tx *Tx) TraceOf(traceID string) ([]Event, error) {
 	b, err := tx.bucket(bucketTrace)
 	if err != nil {
@@ -76,9 +112,8 @@ func (tx *Tx) TraceOf(traceID string) ([]Event, error) {
 		if slot == nil {
 			continue
 		}
-		err := prefixed(slot, key, func(_, v []byte) error {
-			var ev Event
-			err := decode(bucketTrace, v, &ev)
+		err := prefixed(slot, key, func(k, v []byte) error {
+			ev, err := decodeEvent(k, v)
 			events = append(events, ev)
 			return err
 		})

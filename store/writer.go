@@ -14,8 +14,12 @@ const (
 	riderLimit = 1024
 	// riderCap bounds what Later keeps while writes fail.
 	riderCap = 64 * riderLimit
+	// eventBatch is how many trace events wait before they are committed. They
+	// are gathered: their keys lie all over the hour, so each commit that takes
+	// a few writes as many pages.
+	eventBatch = 2048
 	// eventCap bounds the trace that waits for a commit.
-	eventCap = 8192
+	eventCap = 4 * eventBatch
 	// riderDelay is how long riders and trace wait at most.
 	riderDelay = time.Second
 	// answerBound is how long a caller who gave up still waits to learn what
@@ -84,6 +88,9 @@ func withdrawn(cause error) error {
 
 // Flush returns when all that was handed to Later and Trace before is durable.
 func (s *Store) Flush(ctx context.Context) error {
+	s.mu.Lock()
+	s.traced = time.Time{} // they have waited long enough
+	s.mu.Unlock()
 	return s.Write(ctx, func(*Tx) error { return nil })
 }
 
@@ -100,15 +107,17 @@ func (s *Store) Later(fn func(*Tx) error) {
 		s.log.Error("a deferred write was lost", "queued", s.riders, "ended", s.phase == ended)
 		return
 	}
-	s.noteRider()
+	if s.riders == 0 {
+		s.since = time.Now()
+		s.nudge()
+	}
 	s.queue = append(s.queue, &request{fn: fn})
-	s.riders++
-	if s.riders == riderLimit {
+	if s.riders++; s.riders == riderLimit {
 		s.nudge()
 	}
 }
 
-// Trace records ev with the next commit, at the latest after a second. It never
+// Trace records ev with a later commit, at the latest after a second. It never
 // waits: when too many wait already, or ev's TraceID or time cannot be a key,
 // ev is dropped and counted. At 0 means now.
 func (s *Store) Trace(ev Event) {
@@ -125,14 +134,11 @@ func (s *Store) Trace(ev Event) {
 		s.stats.TraceDropped++
 		return
 	}
-	s.noteRider()
-	s.events = append(s.events, ev)
-}
-
-// noteRider starts the clock of riders and trace if none waited; s.mu is held.
-func (s *Store) noteRider() {
-	if s.riders == 0 && len(s.events) == 0 {
-		s.since = time.Now()
+	if len(s.events) == 0 {
+		s.traced = time.Now()
+		s.nudge()
+	}
+	if s.events = append(s.events, ev); len(s.events) == eventBatch {
 		s.nudge()
 	}
 }
@@ -171,8 +177,9 @@ func (s *Store) withdraw(r *request) bool {
 	return true
 }
 
-// take removes the next batch from the queue and lends the events that wait;
-// they are dropped from the front once they are durable.
+// take removes the next batch from the queue and lends the events that wait, if
+// they have waited enough; they are dropped from the front once they are
+// durable.
 func (s *Store) take() (batch []*request, events []Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +196,11 @@ func (s *Store) take() (batch []*request, events []Event) {
 	s.queue = slices.Delete(s.queue, 0, n)
 	s.riders -= riders
 	s.since = time.Now() // what comes from here on waits for the next one
-	return batch, s.events[:len(s.events):len(s.events)]
+	if rest, some := s.eventsRest(); some && (rest <= 0 || s.phase == draining) {
+		events = s.events[:len(s.events):len(s.events)]
+		s.traced = s.since
+	}
+	return batch, events
 }
 
 // due says whether a commit should begin now, else how long riders and events
@@ -200,9 +211,23 @@ func (s *Store) due() (now bool, rest time.Duration) {
 	if len(s.queue) > s.riders || s.riders >= riderLimit {
 		return true, 0
 	}
-	if s.riders == 0 && len(s.events) == 0 {
-		return false, 0
+	rest, some := s.eventsRest()
+	if s.riders > 0 {
+		if riders := riderDelay - time.Since(s.since); !some || riders < rest {
+			rest, some = riders, true
+		}
 	}
-	rest = riderDelay - time.Since(s.since)
-	return rest <= 0, max(rest, 0)
+	return some && rest <= 0, max(rest, 0)
+}
+
+// eventsRest is how long the events may still wait, if there are some; s.mu is
+// held.
+func (s *Store) eventsRest() (rest time.Duration, some bool) {
+	switch {
+	case len(s.events) == 0:
+		return 0, false
+	case len(s.events) >= eventBatch:
+		return 0, true
+	}
+	return riderDelay - time.Since(s.traced), true
 }

@@ -218,7 +218,7 @@ func fillHeld(ctx context.Context, st *store.Store, n int) error {
 				err = tx.PutHeld(store.Held{
 					GID: gid, MsgID: newID(), TraceID: newTrace(), Kind: string(envelope.Reply), From: worker, FromHost: "local",
 					InReplyTo: newID(), TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.MaxLife).UnixMilli(), At: now.UnixMilli(),
-					Local: true, Size: len(body), Body: body,
+					Local: true, Size: len(body), Cost: len(body) + 400, BodyHash: envelope.Hash(body), Body: body,
 				})
 			}
 			return err
