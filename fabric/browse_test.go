@@ -123,6 +123,10 @@ func TestALookCutShortLosesNothing(t *testing.T) {
 		t.Helper()
 		eventually(t, what+": all are back", func() bool { return g.ready() == want })
 	}
+	again := func(lost uint64) {
+		t.Helper()
+		eventually(t, "a new session", func() bool { return a.Stats().SessionsLost > lost && a.State().Phase == Connected })
+	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
@@ -137,7 +141,7 @@ func TestALookCutShortLosesNothing(t *testing.T) {
 	}
 	back("client gone", len(ids))
 
-	n = 0
+	n, lost := 0, a.Stats().SessionsLost
 	_, err = a.Browse(t.Context(), func(*DeadLetter) Fate {
 		if n++; n == 20 {
 			proxy.Reset()
@@ -148,10 +152,10 @@ func TestALookCutShortLosesNothing(t *testing.T) {
 		t.Errorf("a connection that broke: %v", err)
 	}
 	back("connection broken", len(ids))
-	a.await(Connected)
+	again(lost)
 
 	ctx, cancel = context.WithCancel(t.Context())
-	n = 0
+	n, lost = 0, a.Stats().SessionsLost
 	_, err = a.Browse(ctx, func(*DeadLetter) Fate {
 		if n++; n == 20 {
 			proxy.Set(faultproxy.Stall)
@@ -162,10 +166,10 @@ func TestALookCutShortLosesNothing(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("a client that left a frozen broker: %v", err)
 	}
-	proxy.Set(faultproxy.Pass)
 	proxy.Reset()
+	proxy.Set(faultproxy.Pass)
 	back("broker frozen", len(ids))
-	eventually(t, "connected again", func() bool { return a.State().Phase == Connected })
+	again(lost)
 
 	a.browseBound = time.Nanosecond
 	if done, err = a.Browse(t.Context(), func(*DeadLetter) Fate { return Keep }); err != nil || done.Complete || done.Seen != 1 {

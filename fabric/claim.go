@@ -11,9 +11,10 @@ import (
 	"fleetd/fabric/envelope"
 )
 
-// refusedFor is how long an exclusive consumer may be refused before it means
-// another gateway: a dead one is noticed within 3 heartbeats (broker fact §3).
-func (f *Fabric) refusedFor() time.Duration { return 3 * f.cfg.Heartbeat }
+// refusedBeats is for how many heartbeats an exclusive consumer may be refused
+// before it means another gateway: a dead one is noticed within 3 (broker fact
+// §3).
+const refusedBeats = 3
 
 // contestedEvery is how often a contested claim is said again.
 const contestedEvery = 10 * time.Minute
@@ -53,7 +54,7 @@ func (s *session) keepClaim() {
 
 // claimRefused tells of a refusal; true if it ended the session.
 func (f *Fabric) claimRefused(s *session, err error, since time.Time, said *time.Time) bool {
-	if time.Since(since) <= f.refusedFor() {
+	if time.Since(since) <= f.refusedFor {
 		if f.Claim().Status != ClaimContested {
 			f.setClaim(ClaimRefused)
 		}

@@ -133,6 +133,7 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 		claim: Claim{Status: ClaimNone, Since: deps.Now()},
 		heard: map[string]uint64{}, stats: newStats(), changed: make(chan struct{}, 1),
 		browsing: make(chan struct{}, 1), browseBound: browseBound,
+		refusedFor: refusedBeats * cfg.Heartbeat,
 	}
 	f.verifier = &verifier{
 		host: cfg.Host, limits: cfg.Limits, now: deps.Now, trust: ownTrust{deps.Trust, cfg.Host, publicOf(deps.Key)},

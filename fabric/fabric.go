@@ -25,6 +25,7 @@ type Fabric struct {
 	inboxCap    int64         // InboxCap but in tests
 	confirmWait time.Duration // confirmWait but in tests
 	browseBound time.Duration // browseBound but in tests
+	refusedFor  time.Duration // refusedBeats but in tests
 
 	changed  chan struct{}
 	attachMu sync.Mutex    // orders Attach, Detach and SetGroups

@@ -182,7 +182,7 @@ func (fl *fleet) gateway(host string, change ...func(*Config, *Deps)) *gateway {
 		reported: make(chan fault.Code, 64), solicited: make(chan string, 256), states: make(chan State, 256),
 		noted: map[string]string{}, groups: map[string][]string{}, known: map[string]bool{},
 	}
-	cfg := Config{Host: host, URI: fl.uri, Heartbeat: time.Second, Prefix: fl.prefix}
+	cfg := Config{Host: host, URI: fl.uri, Prefix: fl.prefix} // a shorter heartbeat than usual is missed by a busy machine
 	deps := Deps{
 		Log: g.log, Key: fl.key(host), Trust: g, Homes: g, Noted: g, Owner: g,
 		OnSignal:     func(e *envelope.Envelope) { g.signals <- e },

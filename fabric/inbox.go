@@ -160,7 +160,7 @@ func (in *inbox) trouble(err error, refusedSince time.Time) {
 	var text string
 	switch {
 	case isRefusal(err):
-		if time.Since(refusedSince) <= f.refusedFor() {
+		if time.Since(refusedSince) <= f.refusedFor {
 			return // ordinary after a crash or a partition (broker fact §3)
 		}
 		in.set(InboxContested)

@@ -1,9 +1,9 @@
 package fabric
 
 import (
-	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,7 +18,9 @@ import (
 func TestContestedInboxIsTakenOverInTheEnd(t *testing.T) {
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
-	a, b := fl.up("hosta"), fl.up("hostb")
+	a, b := fl.up("hosta"), fl.gateway("hostb")
+	b.refusedFor = time.Second
+	b.run().await(Connected)
 	gid := fl.entity("hosta")
 	box := a.attach(gid)
 	fine := fl.entity("hostb")
@@ -103,9 +105,18 @@ func TestMoreTakesTheNextWindow(t *testing.T) {
 	a.Detach(gid)
 	const window = 1500
 	const total = 3*window + 7
-	for i := range total {
-		go a.Publish(context.Background(), envelope.LaneMail, fl.letter(envelope.Send, "hosta", gid, gid, fmt.Sprint(i)), nil)
+	var crowd sync.WaitGroup
+	for i := range 512 { // not all at once: who waits too long for his turn is sent away
+		crowd.Go(func() {
+			for n := i; n < total; n += 512 {
+				e := fl.letter(envelope.Send, "hosta", gid, gid, fmt.Sprint(n))
+				if out, err := a.Publish(t.Context(), envelope.LaneMail, e, nil); out != Confirmed {
+					t.Errorf("publish %d: %v %v", n, out, err)
+				}
+			}
+		})
 	}
+	crowd.Wait()
 	eventually(t, "all published", func() bool { n, err := a.ReadyCount(t.Context(), gid); return err == nil && n == total })
 	asked := make(chan struct{})
 	box := a.attach(gid, func(i *Inbox) {

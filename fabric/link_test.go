@@ -63,8 +63,9 @@ func TestSecondGatewayOfAHostIdIsRefusedAndLoud(t *testing.T) {
 	first := fl.up("hosta")
 	worker := fl.entity("hosta")
 	box := first.attach(worker)
-	second := fl.gateway("hosta").run()
-	second.box(worker)
+	second := fl.gateway("hosta")
+	second.refusedFor = time.Second
+	second.run().box(worker)
 	eventually(t, "a contested claim", func() bool { return second.Claim().Status == ClaimContested })
 	if s := second.State(); s.Phase != Connecting || !strings.Contains(s.Reason, "hosta is in use by another gateway") {
 		t.Errorf("the second one's state is %+v", s)
@@ -115,7 +116,9 @@ func TestReconnectStopsAgainWhenTheClaimStaysRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = proxy.Close() })
-	a := fl.up("hosta", func(c *Config, _ *Deps) { c.URI = through(t, uri, proxy.Addr()) })
+	a := fl.gateway("hosta", func(c *Config, _ *Deps) { c.URI = through(t, uri, proxy.Addr()) })
+	a.refusedFor = time.Second
+	a.run().await(Connected)
 	proxy.Set(faultproxy.Down)
 	proxy.Cut()
 	conn, _ := stranger(t, uri)
@@ -228,7 +231,7 @@ func TestFrozenBrokerHoldsNobody(t *testing.T) {
 	node := rabbit.Private(t)
 	fl := newFleet(t, node.URI)
 	fl.uri = ""
-	a := fl.up("hosta", func(c *Config, _ *Deps) { c.URI, c.Heartbeat = node.URI, 5*time.Second })
+	a := fl.up("hosta", func(c *Config, _ *Deps) { c.URI = node.URI })
 	from, to := fl.entity("hosta"), fl.entity("hosta")
 	a.attach(to)
 	node.Freeze()

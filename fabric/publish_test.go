@@ -241,7 +241,9 @@ func TestWhatCannotBeCarriedIsRefusedBeforeItIsSent(t *testing.T) {
 func TestChannelClosedByTheBrokerIsARefusal(t *testing.T) {
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
-	a := fl.up("hosta")
+	// One probe at the start and no other while the test goes on: with it on the
+	// channel nobody could say which of the two was refused.
+	a := fl.up("hosta", func(c *Config, _ *Deps) { c.Heartbeat = time.Minute })
 	main := fl.entity("hosta")
 	eventually(t, "ready", func() bool { ok, _ := a.Ready(); return ok })
 	_, ch := stranger(t, uri)
@@ -258,4 +260,30 @@ func TestChannelClosedByTheBrokerIsARefusal(t *testing.T) {
 		out, _ := a.Publish(t.Context(), envelope.LaneSignal, fl.letter(envelope.Query, "hosta", main, uuid.NewString(), ""), nil)
 		return out == Returned
 	})
+}
+
+// Fails if a refusal is called in doubt where the publish hears of the closed
+// channel before the one who counts what was in flight does.
+func TestRefusalIsToldWhoeverHearsOfItFirst(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	a := fl.up("hosta", func(c *Config, _ *Deps) { c.Heartbeat = time.Minute }) // no probe in between
+	eventually(t, "ready", func() bool { ok, _ := a.Ready(); return ok })
+	s, err := a.session()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := a.message(envelope.LaneMail, fl.letter(envelope.Send, "hosta", fl.entity("hosta"), fl.entity("hosta"), "x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.exchange = "no such exchange"
+	for range 60 { // who is first is chance
+		p, err := s.openPublisher()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := p.publish(t.Context(), s, m, nil); out != Refused || !fault.Is(err, fault.BrokerRefused) {
+			t.Fatalf("publish to a missing exchange: %v %v, want refused", out, err)
+		}
+	}
 }

@@ -296,16 +296,19 @@ func (p *pubChannel) awaitTurn(ctx context.Context) error {
 func (p *pubChannel) decide(w *publish) Outcome {
 	p.barrier()
 	acked := w.confirm.Acked()
+	closed := !acked && p.ch.IsClosed()
+	if closed {
+		<-p.gone // before it is forgotten: what is in flight is counted then
+	}
 	returned := p.forget(w)
 	switch {
 	case acked && returned:
 		return Returned
 	case acked:
 		return Confirmed
-	case !p.ch.IsClosed():
+	case !closed:
 		return Nacked
 	}
-	<-p.gone
 	if p.cause == nil || !p.alone || p.lavin && p.cause.Code == amqp.PreconditionFailed {
 		return InDoubt // LavinMQ's 406 is its alarm (broker fact §7)
 	}
