@@ -217,7 +217,8 @@ func (v *verifier) timely(p place, env *envelope.Envelope) judgement {
 // Of a message that the outbox does not know nothing can be said here.
 func (v *verifier) witnessed(env *envelope.Envelope) judgement {
 	switch env.Kind {
-	case envelope.Injected, envelope.Deferred, envelope.Failed, envelope.Abandoned:
+	case envelope.Injected, envelope.Deferred, envelope.Failed, envelope.Abandoned,
+		envelope.Answer, envelope.NoWaiter, envelope.TooLate:
 	default:
 		return judgement{}
 	}

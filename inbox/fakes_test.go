@@ -265,6 +265,7 @@ type reports struct {
 	final    []envelope.Report
 	arrived  []string
 	outcomes []string
+	over     []string // "KIND REASON turnId"
 	fail     error
 	failing  int // calls of Final that failed
 }
@@ -303,6 +304,12 @@ func (r *reports) Outcome(_ context.Context, env *envelope.Envelope) error {
 		r.outcomes = append(r.outcomes, env.MsgID)
 	}
 	return r.fail
+}
+
+func (r *reports) TurnOver(ask *envelope.Envelope, kind envelope.Kind, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = append(r.over, strings.TrimSpace(string(kind)+" "+reason)+" "+ask.TurnID)
 }
 
 func (r *reports) set(fn func(*reports)) {

@@ -48,6 +48,9 @@ type Reports interface {
 	// Outcome takes a FAILED or ABANDONED that came by mail and returns once
 	// it is committed.
 	Outcome(ctx context.Context, env *envelope.Envelope) error
+	// TurnOver tells an asker NO_WAITER, FAILED or ABANDONED. It never blocks
+	// and may be lost.
+	TurnOver(ask *envelope.Envelope, kind envelope.Kind, reason string)
 }
 
 // Names turns a gid into what people call it.
@@ -97,6 +100,8 @@ type Inbox struct {
 	running context.Context // set while Run runs
 	loops   sync.WaitGroup
 	done    chan struct{} // closed when Run ends: nobody waits any more
+
+	turns turns
 }
 
 // New makes an Inbox without boxes; Open adds them, Run gives them life.

@@ -46,6 +46,7 @@ func (in *Inbox) retire(ctx context.Context, b *box) error {
 	}
 	failpoint.Hit("inbox.retire.after")
 	b.become(e)
+	in.endTurns(e.GID)
 	in.cfg.Changed(e)
 	in.log.Info("an entity has ended", "name", e.Name, "gid", e.GID)
 	in.mu.Lock()

@@ -18,6 +18,8 @@ type Sender interface {
 	Send(ctx context.Context, r outbox.Request) (outbox.Sent, error)
 	Reply(ctx context.Context, a outbox.Answer) (outbox.Sent, error)
 	Watch(msgID string) *outbox.Watch
+	Ask(ctx context.Context, q outbox.Question) (*outbox.Turn, error)
+	AnswerTurn(ctx context.Context, a outbox.TurnAnswer) (outbox.Sent, error)
 }
 
 // Mailbox is what arrives.
@@ -32,6 +34,12 @@ type Mailbox interface {
 	Register(ctx context.Context, r inbox.Registration) (store.Entity, string, bool, error)
 	Unregister(ctx context.Context, name string) (store.Entity, error)
 	ByName(name string) (store.Entity, bool)
+	Listen(gid, about, from string) *inbox.Ears
+	Questions(gid string) []*envelope.Envelope
+	AskedBy(gid, asker string) (*envelope.Envelope, bool)
+	TurnToAnswer(gid, turnID string) (*envelope.Envelope, time.Duration, error)
+	Answered(turnID, why string)
+	Keep(gid string, env *envelope.Envelope)
 }
 
 // Fleet is who is where.
@@ -105,6 +113,10 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 	if w.err != nil {
 		return SendResult{}, w.err
 	}
+	w.toward(w.sent.To.GID)
+	if _, waits := c.Mailbox.AskedBy(who.GID, w.sent.To.GID); waits {
+		w.wait = 0 // who waits for an answer of the caller does not reply meanwhile
+	}
 	return w.outcome(ctx)
 }
 
@@ -130,6 +142,7 @@ type sendWait struct {
 	started time.Time
 	sent    outbox.Sent
 	mail    *inbox.Waiter
+	ears    *inbox.Ears // nil: no question is taken
 	watch   *outbox.Watch
 	last    outbox.Progress
 	err     error
@@ -141,6 +154,9 @@ func (w *sendWait) register(msgID string) {
 	filter := inbox.Filter{InReplyTo: msgID, Reports: w.wait == 0}
 	w.mail, w.err = w.c.Mailbox.Wait(w.who.GID, filter, inbox.Limit{Max: 1})
 	w.watch = w.c.Sender.Watch(msgID)
+	if w.wait > 0 && w.ears == nil {
+		w.ears = w.c.Mailbox.Listen(w.who.GID, msgID, "")
+	}
 }
 
 func (w *sendWait) close() {
@@ -149,6 +165,9 @@ func (w *sendWait) close() {
 	}
 	if w.watch != nil {
 		w.watch.Close()
+	}
+	if w.ears != nil {
+		w.ears.Close()
 	}
 }
 
@@ -172,6 +191,8 @@ func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
 		select {
 		case batch := <-w.mail.C():
 			return w.mailed(ctx, batch)
+		case q := <-w.questions():
+			return w.asked(ctx, q)
 		case p := <-w.watch.C():
 			if w.last.Kind != envelope.Injected { // words may come out of order
 				w.last = p
@@ -216,6 +237,8 @@ func (w *sendWait) now(ctx context.Context) (SendResult, error) {
 	select { // the answer may have come this very moment
 	case batch := <-w.mail.C():
 		return w.mailed(ctx, batch)
+	case q := <-w.questions():
+		return w.asked(ctx, q)
 	default:
 	}
 	if w.sent.Repeated {
@@ -249,6 +272,7 @@ func (w *sendWait) now(ctx context.Context) (SendResult, error) {
 		return SendResult{}, fault.New(fault.Unconfirmed, "the message %s was accepted, and nothing was heard of it yet; it may still arrive until %s. "+
 			"Do not send it again: you will be told what became of it, or look with bridge_trace %s", w.sent.MsgID, until, w.sent.TraceID)
 	}
+	w.remind(&r)
 	return r, nil
 }
 
@@ -323,6 +347,12 @@ func (c *Conversation) Poll(ctx context.Context, a PollArgs) (PollResult, error)
 	}
 	defer w.Close()
 	wait := time.Duration(a.WaitSeconds) * time.Second
+	var questions <-chan *inbox.Question
+	if wait > 0 {
+		ears := c.Mailbox.Listen(who.GID, "", filter.From)
+		defer ears.Close()
+		questions = ears.C()
+	}
 	full := false
 	if len(w.C()) == 0 && filter.From != "" {
 		var taken bool
@@ -340,6 +370,10 @@ func (c *Conversation) Poll(ctx context.Context, a PollArgs) (PollResult, error)
 	select {
 	case batch := <-w.C():
 		return c.polled(ctx, who, batch, full)
+	case q := <-questions:
+		OnWritten(ctx, q.Settle)
+		held := c.Mailbox.Held(who.GID)
+		return PollResult{Messages: []Message{question(q)}, Remaining: held, Held: held, WindowFull: full}, nil
 	case <-patience.C:
 		held := c.Mailbox.Held(who.GID)
 		return PollResult{Messages: []Message{}, Remaining: held, Held: held, WindowFull: full}, nil

@@ -58,6 +58,14 @@ func (g *fakeGateway) Reply(_ context.Context, a ReplyArgs) (ReplyResult, error)
 	return ReplyResult{State: StateQueued, InReplyTo: a.InReplyTo}, nil
 }
 
+func (g *fakeGateway) Ask(_ context.Context, a AskArgs) (AskResult, error) {
+	return AskResult{State: StateAnswered, Answer: a.Question}, nil
+}
+
+func (g *fakeGateway) Answer(_ context.Context, a AnswerArgs) (SendResult, error) {
+	return SendResult{State: StateInjected, TurnID: a.TurnID}, nil
+}
+
 func (g *fakeGateway) Roster(ctx context.Context, a RosterArgs) (RosterResult, error) {
 	if g.roster != nil {
 		return g.roster(ctx, a)

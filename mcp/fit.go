@@ -124,11 +124,15 @@ func (m *Message) cut(n int) {
 }
 
 func (r *SendResult) fit(over func() int) {
-	if r.Reply == nil {
+	m := r.Reply
+	if m == nil {
+		m = r.Question
+	}
+	if m == nil {
 		return
 	}
-	for excess := over(); excess > 0 && r.Reply.Content != ""; excess = over() {
-		r.Reply.cut(bite(r.Reply.Content, excess))
+	for excess := over(); excess > 0 && m.Content != ""; excess = over() {
+		m.cut(bite(m.Content, excess))
 	}
 }
 
@@ -151,4 +155,5 @@ func (r *TraceResult) fit(over func() int) {
 func (r *WhoamiResult) fit(over func() int) {
 	cutList(&r.Drained, &r.Note, "fetched messages", over)
 	cutList(&r.OpenBriefs, &r.Note, "open briefs", over)
+	cutList(&r.Questions, &r.Note, "open questions", over)
 }

@@ -14,6 +14,8 @@ type Gateway interface {
 	Read(ctx context.Context, a ReadArgs) (ReadResult, error)
 	Poll(ctx context.Context, a PollArgs) (PollResult, error)
 	Reply(ctx context.Context, a ReplyArgs) (ReplyResult, error)
+	Ask(ctx context.Context, a AskArgs) (AskResult, error)
+	Answer(ctx context.Context, a AnswerArgs) (SendResult, error)
 	Roster(ctx context.Context, a RosterArgs) (RosterResult, error)
 	Trace(ctx context.Context, a TraceArgs) (TraceResult, error)
 	Whoami(ctx context.Context) (WhoamiResult, error)
@@ -56,7 +58,11 @@ type SendResult struct {
 	Note    string   `json:"note,omitempty"`    // one sentence: what the state means and what to do next
 	Expires string   `json:"expires,omitempty"` // RFC 3339: until when it may still be injected
 	Reply   *Message `json:"reply,omitempty"`
-	Held    int      `json:"held"` // mail waiting for the caller
+	// Question of the agent, in state ask, and the turn in which bridge_answer
+	// answers it. TurnID alone: that question is still to be answered.
+	Question *Message `json:"question,omitempty"`
+	TurnID   string   `json:"turn_id,omitempty"`
+	Held     int      `json:"held"` // mail waiting for the caller
 }
 
 // ReadArgs are the arguments of bridge_read.
@@ -99,14 +105,15 @@ type PollResult struct {
 type Message struct {
 	MsgID       string `json:"msg_id"`
 	TraceID     string `json:"trace_id"`
-	Kind        string `json:"kind"` // SEND, REPLY, FAILED, ABANDONED, INJECTED …
+	Kind        string `json:"kind"` // SEND, REPLY, ASK, FAILED, ABANDONED, INJECTED …
 	From        string `json:"from"` // name@host, or the gid where no name is known
 	FromID      string `json:"from_id"`
 	Content     string `json:"content,omitempty"`
 	InReplyTo   string `json:"in_reply_to,omitempty"`
-	Reason      string `json:"reason,omitempty"` // error code of a notice
-	Note        string `json:"note,omitempty"`   // a notice in words
-	SentAt      string `json:"sent_at"`          // RFC 3339, by the sender's clock
+	TurnID      string `json:"turn_id,omitempty"` // of an ASK: answer it with bridge_answer
+	Reason      string `json:"reason,omitempty"`  // error code of a notice
+	Note        string `json:"note,omitempty"`    // a notice in words
+	SentAt      string `json:"sent_at"`           // RFC 3339, by the sender's clock
 	Redelivered bool   `json:"redelivered,omitempty"`
 	// NextOffset is set when Content is only the beginning: fetch the rest with
 	// bridge_read from there.
@@ -209,6 +216,7 @@ type WhoamiResult struct {
 	Groups     []string    `json:"groups,omitempty"`
 	Pane       string      `json:"pane,omitempty"`
 	OpenBriefs []OpenBrief `json:"open_briefs"`
+	Questions  []OpenTurn  `json:"open_questions"`
 	Drained    []Drained   `json:"recently_drained"` // readable again with bridge_read for an hour
 	Held       int         `json:"held"`
 	Note       string      `json:"note,omitempty"` // what was left out
@@ -220,6 +228,14 @@ type OpenBrief struct {
 	From  string `json:"from"`
 	At    string `json:"at"`
 	Bytes int    `json:"bytes,omitempty"` // set when it was announced and is read with bridge_read
+}
+
+// OpenTurn is a question that the caller was asked and has not answered.
+type OpenTurn struct {
+	TurnID string `json:"turn_id"` // answer it with bridge_answer
+	MsgID  string `json:"msg_id"`  // read it again with bridge_read
+	From   string `json:"from"`
+	Until  string `json:"until"` // RFC 3339: the agent stops waiting then
 }
 
 // Drained is a message that was handed over lately.

@@ -88,6 +88,8 @@ func verbs(g Gateway) []verb {
 		newVerb(pollVerb, g.Poll),
 		newVerb(readVerb, g.Read),
 		newVerb(replyVerb, g.Reply),
+		newVerb(askVerb, g.Ask),
+		newVerb(answerVerb, g.Answer),
 		newVerb(whoamiVerb, func(ctx context.Context, _ struct{}) (WhoamiResult, error) { return g.Whoami(ctx) }),
 		newVerb(rosterVerb, g.Roster),
 		newVerb(traceVerb, g.Trace),
@@ -113,6 +115,7 @@ With wait_seconds it waits for the reply; 50 works with every client. What comes
 - injected: the agent has been given the message. It has not answered, and may not have read all of it yet.
 - deferred: it is accepted and waits until the agent is free; "reason" says why. Do not send again.
 - queued: it lies in the recipient's inbox until that one asks for its mail.
+- ask: the agent has a question before it can go on, in "question". Answer it at once with bridge_answer and the "turn_id".
 
 Errors: after UNCONFIRMED or IN_DOUBT the message may still have arrived. Never send it again; wait for a reply with bridge_poll, or look with bridge_trace. After BROKER_DOWN, HOST_OFFLINE, UNROUTABLE, INBOX_FULL or BROKER_REFUSED nothing was sent: you may try again later. "held" counts mail waiting for you: fetch it with bridge_poll.`,
 	args: map[string]argument{
@@ -131,6 +134,8 @@ var pollVerb = verb{
 	name:  "poll",
 	title: "Fetch waiting mail",
 	doc: `Fetch your mail: replies to what you sent, and notices of what became of it. Each message is handed over once and then counts as delivered, so act on all of them; one marked "redelivered" you may have seen before.
+
+A message of kind ASK is a question of an agent that is blocked until you answer it with bridge_answer and its "turn_id"; questions only come to a poll that waits.
 
 An empty list is normal. With wait_seconds the call waits for the first message; use 50 and call again rather than waiting longer. "remaining" > 0 means there is more: call again. A message with "next_offset" is only the beginning: get the rest with bridge_read. "window_full" means that mail from others hides more behind it: poll without "from" first.`,
 	args: map[string]argument{

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"fleetd/fabric/roster"
@@ -106,7 +107,7 @@ func (c *Conversation) Whoami(ctx context.Context) (WhoamiResult, error) {
 	}
 	r := WhoamiResult{
 		GID: who.GID, Name: who.Name, Host: c.Host, Kind: who.Kind,
-		OpenBriefs: []OpenBrief{}, Drained: []Drained{}, Held: c.Mailbox.Held(who.GID),
+		OpenBriefs: []OpenBrief{}, Questions: c.openQuestions(who.GID), Drained: []Drained{}, Held: c.Mailbox.Held(who.GID),
 	}
 	if e, ok := c.Mailbox.ByName(who.GID); ok {
 		r.Groups, r.Pane = e.Groups, e.Pane
@@ -132,6 +133,18 @@ func (c *Conversation) Whoami(ctx context.Context) (WhoamiResult, error) {
 		r.Drained = append(r.Drained, Drained{MsgID: d.MsgID, From: d.FromName, At: stamp(d.At)})
 	}
 	return r, nil
+}
+
+// openQuestions lists what gid was asked and has not answered, the newest first.
+func (c *Conversation) openQuestions(gid string) []OpenTurn {
+	open := []OpenTurn{}
+	for _, q := range slices.Backward(c.Mailbox.Questions(gid)) {
+		open = append(open, OpenTurn{TurnID: q.TurnID, MsgID: q.MsgID, From: c.name(q.From), Until: stamp(q.Expiry())})
+		if len(open) == listed {
+			break
+		}
+	}
+	return open
 }
 
 // Register makes or changes an entity of this host.

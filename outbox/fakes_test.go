@@ -214,8 +214,22 @@ type fakeLocal struct {
 	err      error
 	outcomes map[string]string
 
-	mu   sync.Mutex
-	mail []*envelope.Envelope
+	mu    sync.Mutex
+	mail  []*envelope.Envelope
+	turns []*envelope.Envelope // ASKs and their ABANDONED
+}
+
+func (l *fakeLocal) Ask(ask *envelope.Envelope) bool {
+	l.turn(ask)
+	return true
+}
+
+func (l *fakeLocal) Withdrawn(env *envelope.Envelope) { l.turn(env) }
+
+func (l *fakeLocal) turn(env *envelope.Envelope) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.turns = append(l.turns, env)
 }
 
 func (l *fakeLocal) Deliver(ctx context.Context, env *envelope.Envelope, also func(*store.Tx) error) error {

@@ -265,6 +265,9 @@ func (o *Outbox) stored(msgID string) (in store.Intent, found bool, err error) {
 // RecipientHost is the host that was noted for a recipient when msgID was sent
 // (design §4, verification step 5).
 func (o *Outbox) RecipientHost(msgID, gid string) (string, bool) {
+	if host, found := o.turnHost(msgID, gid); found {
+		return host, true
+	}
 	in, found, err := o.intent(msgID)
 	if err != nil {
 		o.log.Error("the noted host of a recipient could not be read", "msg", msgID, "error", err)

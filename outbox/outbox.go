@@ -50,6 +50,11 @@ type Local interface {
 	Local(gid, msgID string) (outcome, reason string)
 	// Owns reports whether gid is an entity of this host.
 	Owns(gid string) bool
+	// Ask takes a question for an entity of this host, and reports whether an
+	// open call has it now. It never blocks.
+	Ask(ask *envelope.Envelope) bool
+	// Withdrawn takes the ABANDONED of a question.
+	Withdrawn(env *envelope.Envelope)
 }
 
 // Broker is the way to other hosts.
@@ -110,6 +115,8 @@ type Outbox struct {
 	turned                 time.Time
 
 	behind time.Duration // behindBound but in tests
+
+	turns turns
 
 	stripes [64]sync.Mutex // one outcome of one message at a time; taken before mu
 	work    chan func(context.Context)

@@ -14,6 +14,9 @@ import (
 // Signal takes a verified INJECTED, DEFERRED, FAILED or ABANDONED from the
 // signal lane.
 func (o *Outbox) Signal(ctx context.Context, env *envelope.Envelope) error {
+	if o.Turn(env) || env.TurnID != "" {
+		return nil // about a question or its answer, of which nothing is stored
+	}
 	return o.settle(ctx, envelope.ReportOf(env))
 }
 

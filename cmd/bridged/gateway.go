@@ -166,7 +166,19 @@ func (g *gateway) onSignal(env *envelope.Envelope) {
 		if report, ok := g.inbox.Answer(env); ok {
 			g.outbox.Answer(report)
 		}
+	case envelope.Ask:
+		if err := g.outbox.Asked(ctx, env, g.inbox.Ask(env)); err != nil {
+			g.log.Error("that a brief was asked about is not recorded; its outcome will be asked for", "trace", env.TraceID, "error", err)
+		}
+	case envelope.Answer, envelope.NoWaiter, envelope.TooLate:
+		g.outbox.Turn(env)
 	case envelope.Injected, envelope.Deferred, envelope.Failed, envelope.Abandoned:
+		if env.Kind == envelope.Abandoned && env.TurnID != "" {
+			if !g.outbox.Turn(env) {
+				g.inbox.Withdrawn(env)
+			}
+			return
+		}
 		if err := g.outbox.Signal(ctx, env); err != nil {
 			g.log.Error("an outcome was not recorded; it will be asked for", "trace", env.TraceID, "error", err)
 		}
@@ -222,6 +234,7 @@ func (g *gateway) openEntities() error {
 func (g *gateway) entityChanged(e store.Entity) {
 	gone := e.State == inbox.Gone
 	if gone {
+		g.outbox.EndTurns(e.GID)
 		g.roster.RemoveLocal(e.GID)
 		g.status.forget(e.GID)
 	}

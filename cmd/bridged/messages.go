@@ -51,9 +51,11 @@ inbox, pending means that no reply came within --wait (it can be polled later).`
 func printSent(w *printer, r mcp.SendResult) {
 	w.record("state", r.State, "to", r.To, "msg", r.MsgID, "trace", r.TraceID,
 		"reason", r.Reason, "expires", r.Expires, "held", count(r.Held), "note", r.Note)
-	if r.Reply != nil {
-		w.line("")
-		printMessage(w, *r.Reply)
+	for _, m := range []*mcp.Message{r.Reply, r.Question} {
+		if m != nil {
+			w.line("")
+			printMessage(w, *m)
+		}
 	}
 }
 
@@ -62,6 +64,9 @@ func printMessage(w *printer, m mcp.Message) {
 	head := []string{m.Kind, "from " + m.From, "msg " + m.MsgID, "trace " + m.TraceID}
 	if m.InReplyTo != "" {
 		head = append(head, "in reply to "+m.InReplyTo)
+	}
+	if m.TurnID != "" {
+		head = append(head, "turn "+m.TurnID)
 	}
 	if m.Reason != "" {
 		head = append(head, "reason "+m.Reason)

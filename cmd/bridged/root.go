@@ -134,7 +134,7 @@ AMQP. Without a command it serves, like "bridged serve".`,
 		root.AddCommand(a.mcpCmd())
 	}
 	if a.Dial != nil {
-		root.AddCommand(a.sendCmd(), a.pollCmd(), a.readCmd(), a.replyCmd())
+		root.AddCommand(a.sendCmd(), a.pollCmd(), a.readCmd(), a.replyCmd(), a.askCmd(), a.answerCmd())
 		root.AddCommand(a.rosterCmd(), a.traceCmd(), a.whoamiCmd())
 		root.AddCommand(a.registerCmd(), a.unregisterCmd())
 		root.AddCommand(a.dlqCmd())

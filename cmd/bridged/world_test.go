@@ -101,6 +101,7 @@ type fakeDaemon struct {
 	reads  []mcp.ReadResult
 	poll   mcp.PollResult
 	reply  mcp.ReplyResult
+	ask    mcp.AskResult
 	roster mcp.RosterResult
 	trace  mcp.TraceResult
 	whoami mcp.WhoamiResult
@@ -142,6 +143,18 @@ func (g *fakeDaemon) Poll(ctx context.Context, a mcp.PollArgs) (mcp.PollResult, 
 func (g *fakeDaemon) Reply(_ context.Context, a mcp.ReplyArgs) (mcp.ReplyResult, error) {
 	g.note(a)
 	return g.reply, g.err
+}
+
+func (g *fakeDaemon) Ask(ctx context.Context, a mcp.AskArgs) (mcp.AskResult, error) {
+	g.note(a)
+	g.bring(ctx)
+	return g.ask, g.err
+}
+
+func (g *fakeDaemon) Answer(ctx context.Context, a mcp.AnswerArgs) (mcp.SendResult, error) {
+	g.note(a)
+	g.bring(ctx)
+	return g.send, g.err
 }
 
 func (g *fakeDaemon) Roster(_ context.Context, a mcp.RosterArgs) (mcp.RosterResult, error) {

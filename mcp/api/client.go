@@ -81,6 +81,22 @@ func (c *Client) Reply(ctx context.Context, a mcp.ReplyArgs) (mcp.ReplyResult, e
 	})
 }
 
+// Ask implements mcp.Gateway. It is never repeated: a question is asked once.
+func (c *Client) Ask(ctx context.Context, a mcp.AskArgs) (mcp.AskResult, error) {
+	wait := a.TimeoutSeconds
+	if wait == 0 {
+		wait = mcp.MaxWaitSeconds
+	}
+	return call[mcp.AskResult](ctx, c, request{verb: "ask", wait: wait, args: func(int) any { return a }})
+}
+
+// Answer implements mcp.Gateway. It is never repeated: a turn takes one answer.
+func (c *Client) Answer(ctx context.Context, a mcp.AnswerArgs) (mcp.SendResult, error) {
+	return call[mcp.SendResult](ctx, c, request{
+		verb: "answer", wait: a.WaitSeconds, args: func(left int) any { a.WaitSeconds = left; return a },
+	})
+}
+
 // Roster implements mcp.Gateway.
 func (c *Client) Roster(ctx context.Context, a mcp.RosterArgs) (mcp.RosterResult, error) {
 	return call[mcp.RosterResult](ctx, c, question("roster", a))

@@ -56,6 +56,14 @@ func (*fake) Reply(_ context.Context, a mcp.ReplyArgs) (mcp.ReplyResult, error) 
 	return mcp.ReplyResult{InReplyTo: a.InReplyTo}, nil
 }
 
+func (*fake) Ask(_ context.Context, a mcp.AskArgs) (mcp.AskResult, error) {
+	return mcp.AskResult{Answer: a.Question, From: a.To}, nil
+}
+
+func (*fake) Answer(_ context.Context, a mcp.AnswerArgs) (mcp.SendResult, error) {
+	return mcp.SendResult{TurnID: a.TurnID, Note: a.Content}, nil
+}
+
 func (*fake) Roster(_ context.Context, a mcp.RosterArgs) (mcp.RosterResult, error) {
 	return mcp.RosterResult{Self: a.Host, Hosts: []mcp.RosterHost{}, Entities: []mcp.RosterEntity{}}, nil
 }
@@ -66,7 +74,7 @@ func (*fake) Trace(_ context.Context, a mcp.TraceArgs) (mcp.TraceResult, error) 
 
 func (*fake) Whoami(ctx context.Context) (mcp.WhoamiResult, error) {
 	c, _ := mcp.CallerFrom(ctx)
-	return mcp.WhoamiResult{GID: c.GID, OpenBriefs: []mcp.OpenBrief{}, Drained: []mcp.Drained{}}, nil
+	return mcp.WhoamiResult{GID: c.GID, OpenBriefs: []mcp.OpenBrief{}, Questions: []mcp.OpenTurn{}, Drained: []mcp.Drained{}}, nil
 }
 
 func (*fake) Register(_ context.Context, a mcp.RegisterArgs) (mcp.RegisterResult, error) {
@@ -156,7 +164,7 @@ func TestEveryVerb(t *testing.T) {
 	roster, err := c.Roster(ctx, mcp.RosterArgs{Host: "hosta"})
 	check(roster, err, mcp.RosterResult{Self: "hosta", Hosts: []mcp.RosterHost{}, Entities: []mcp.RosterEntity{}})
 	who, err := c.Whoami(ctx)
-	check(who, err, mcp.WhoamiResult{GID: "name-ann", OpenBriefs: []mcp.OpenBrief{}, Drained: []mcp.Drained{}})
+	check(who, err, mcp.WhoamiResult{GID: "name-ann", OpenBriefs: []mcp.OpenBrief{}, Questions: []mcp.OpenTurn{}, Drained: []mcp.Drained{}})
 	reg, err := c.Register(ctx, mcp.RegisterArgs{Name: "n", Kind: "main"})
 	check(reg, err, mcp.RegisterResult{Name: "n", Token: "t"})
 	unreg, err := c.Unregister(ctx, mcp.UnregisterArgs{Name: "n"})

@@ -92,6 +92,12 @@ func (m *Main) Poll(ctx context.Context, args map[string]any) (r mcp.PollResult,
 	return r, err
 }
 
+// Answer calls bridge_answer.
+func (m *Main) Answer(ctx context.Context, args map[string]any) (r mcp.SendResult, err error) {
+	err = m.Call(ctx, "bridge_answer", args, &r)
+	return r, err
+}
+
 // Roster calls bridge_roster.
 func (m *Main) Roster(ctx context.Context) (r mcp.RosterResult, err error) {
 	err = m.Call(ctx, "bridge_roster", map[string]any{}, &r)

@@ -1,0 +1,350 @@
+package inbox
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+// turns are the questions that entities of this host were asked, and the open
+// calls that can take one (design §7). Memory only: a turn is a live
+// conversation, and a restart ends it.
+type turns struct {
+	mu    sync.Mutex
+	ears  []*Ears          // the one that listens longest first
+	byID  map[string]*turn // by turnId
+	order []string         // of byID
+}
+
+// turn is one question.
+type turn struct {
+	ask   *envelope.Envelope
+	until time.Time // by this host's clock the asker has given up for sure
+	state turnState
+	why   string // of the end, in words
+}
+
+type turnState int
+
+const (
+	turnOffered   turnState = iota // in a response that is not known to be written
+	turnOpen                       // the one who is asked has it
+	turnAnswering                  // an answer is on its way
+	turnEnded
+)
+
+const (
+	// turnSkew is how long after the end of a question's life an answer is
+	// still sent: the asker's gateway decides, by its own clock.
+	turnSkew = 30 * time.Second
+	// turnsMost is how many turns are remembered, ended ones included.
+	turnsMost = 1024
+)
+
+// Ears are one open call of an entity, a blocked send or a blocked poll, that
+// returns with a question if one comes.
+type Ears struct {
+	in    *Inbox
+	gid   string
+	about string         // the brief that was sent; "" of a poll
+	to    string         // whom it was sent to, once that is known
+	from  string         // whose questions a poll takes; "" all
+	c     chan *Question // capacity 1
+}
+
+// Question is an ASK in a response that is being written. Settle must be
+// called, whatever became of the response; only the first call counts.
+type Question struct {
+	in       *Inbox
+	turn     *turn
+	once     sync.Once
+	Ask      *envelope.Envelope
+	FromName string // name@host
+}
+
+// Listen registers an open call of gid: a send of the brief about, or a poll
+// that takes questions of from ("" of all). Close it.
+func (in *Inbox) Listen(gid, about, from string) *Ears {
+	e := &Ears{in: in, gid: gid, about: about, from: from, c: make(chan *Question, 1)}
+	in.turns.mu.Lock()
+	in.turns.ears = append(in.turns.ears, e)
+	in.turns.mu.Unlock()
+	return e
+}
+
+// Toward notes whom the send went to: it takes his other questions too.
+func (e *Ears) Toward(gid string) {
+	e.in.turns.mu.Lock()
+	e.to = gid
+	e.in.turns.mu.Unlock()
+}
+
+// C yields one question at most.
+func (e *Ears) C() <-chan *Question { return e.c }
+
+// Close withdraws the call. A question that came and was not taken goes to the
+// next one that listens.
+func (e *Ears) Close() {
+	t := &e.in.turns
+	t.mu.Lock()
+	t.ears = slices.DeleteFunc(t.ears, func(o *Ears) bool { return o == e })
+	t.mu.Unlock()
+	select {
+	case q := <-e.c:
+		q.Settle(false)
+	default:
+	}
+}
+
+// rank says how well the call suits a question: 3 the send of that brief, 2
+// another send to the asker, 1 a poll that admits him, 0 not at all. A send to
+// somebody else is never interrupted.
+func (e *Ears) rank(ask *envelope.Envelope) int {
+	switch {
+	case e.gid != ask.To:
+		return 0
+	case e.about != "" && e.about == ask.InReplyTo:
+		return 3
+	case e.about != "" && e.to == ask.From:
+		return 2
+	case e.about == "" && (e.from == "" || e.from == ask.From):
+		return 1
+	}
+	return 0
+}
+
+// take removes and returns the call that a question goes to; mu is held.
+func (t *turns) take(ask *envelope.Envelope) *Ears {
+	var best *Ears
+	for _, e := range t.ears {
+		if rank := e.rank(ask); rank > 0 && (best == nil || rank > best.rank(ask)) {
+			best = e
+		}
+	}
+	t.ears = slices.DeleteFunc(t.ears, func(o *Ears) bool { return o == best })
+	return best
+}
+
+// Ask takes a question for an entity of this host: it goes to an open call now,
+// or its asker is told at once that nobody listens. It never blocks.
+func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
+	b := in.box(ask.To)
+	switch {
+	case b == nil || b.snapshot().State == Gone:
+		in.cfg.Reports.TurnOver(ask, envelope.Abandoned, string(fault.PaneGone))
+		return false
+	case ask.Signer != in.cfg.Host && in.cfg.Allowed != nil && !in.cfg.Allowed(ask.Signer):
+		in.trace("refused", ask, ask.To, outcomeFailed, string(fault.NotAllowed))
+		in.cfg.Reports.TurnOver(ask, envelope.Failed, string(fault.NotAllowed))
+		return false
+	}
+	now := in.cfg.Now()
+	life := time.Duration(ask.ExpiresAt-ask.TS) * time.Millisecond
+	t := &turn{ask: ask, until: now.Add(life + turnSkew)}
+	in.turns.mu.Lock()
+	_, again := in.turns.byID[ask.TurnID]
+	if !again {
+		in.turns.keep(t)
+	}
+	in.turns.mu.Unlock()
+	return again || in.offerTurn(t)
+}
+
+// keep remembers a turn, and forgets the oldest; mu is held.
+func (t *turns) keep(one *turn) {
+	if t.byID == nil {
+		t.byID = map[string]*turn{}
+	}
+	t.byID[one.ask.TurnID] = one
+	t.order = append(t.order, one.ask.TurnID)
+	if len(t.order) > turnsMost {
+		delete(t.byID, t.order[0])
+		t.order = t.order[1:]
+	}
+}
+
+// offerTurn gives a question to the call that suits it best, else ends it.
+func (in *Inbox) offerTurn(t *turn) (taken bool) {
+	in.turns.mu.Lock()
+	if t.state != turnOffered {
+		in.turns.mu.Unlock()
+		return false
+	}
+	e := in.turns.take(t.ask)
+	if e == nil {
+		t.end("nobody was listening when it came")
+	} else {
+		e.c <- &Question{in: in, turn: t, Ask: t.ask, FromName: in.cfg.Names.Name(t.ask.From)}
+	}
+	in.turns.mu.Unlock()
+	if e == nil {
+		in.trace("no_waiter", t.ask, t.ask.To, "", string(fault.NoWaiter))
+		in.cfg.Reports.TurnOver(t.ask, envelope.NoWaiter, "")
+	}
+	return e != nil
+}
+
+func (t *turn) end(why string) {
+	if t.state != turnEnded {
+		t.state, t.why = turnEnded, why
+	}
+}
+
+// Settle ends the offer. Written: the turn is open until it is answered or runs
+// out. Not written: the next call gets it, or its asker hears that nobody
+// listens.
+func (q *Question) Settle(written bool) {
+	q.once.Do(func() {
+		in, t := q.in, q.turn
+		if !written {
+			in.offerTurn(t)
+			return
+		}
+		in.turns.mu.Lock()
+		if t.state == turnOffered {
+			t.state = turnOpen
+		}
+		in.turns.mu.Unlock()
+		if b := in.box(t.ask.To); b != nil {
+			b.keep(in.cfg.Now(), t.ask) // a long one is read on
+		}
+		in.trace("offered", t.ask, t.ask.To, "", "")
+	})
+}
+
+// AskedBy returns the newest question of asker that gid has not answered.
+func (in *Inbox) AskedBy(gid, asker string) (ask *envelope.Envelope, found bool) {
+	for _, q := range in.Questions(gid) {
+		if q.From == asker {
+			ask, found = q, true
+		}
+	}
+	return ask, found
+}
+
+// Questions lists the questions that gid was asked and has not answered, the
+// oldest first.
+func (in *Inbox) Questions(gid string) (open []*envelope.Envelope) {
+	now := in.cfg.Now()
+	in.turns.mu.Lock()
+	defer in.turns.mu.Unlock()
+	for _, id := range in.turns.order {
+		t := in.turns.byID[id]
+		// The skew is left out: who is not sure to be heard need not be urged.
+		if t.ask.To == gid && (t.state == turnOffered || t.state == turnOpen) && now.Before(t.until.Add(-turnSkew)) {
+			open = append(open, t.ask)
+		}
+	}
+	return open
+}
+
+// TurnToAnswer returns the question of a turn and how much of its life is left,
+// and keeps others from answering it until Answered. A turn that is over is
+// TOO_LATE; which ones there were before a restart is not known, so that an
+// unknown one is, too.
+func (in *Inbox) TurnToAnswer(gid, turnID string) (ask *envelope.Envelope, left time.Duration, err error) {
+	now := in.cfg.Now()
+	in.turns.mu.Lock()
+	defer in.turns.mu.Unlock()
+	t := in.turns.byID[turnID]
+	switch {
+	case !envelope.ValidGID(turnID):
+		return nil, 0, fault.New(fault.BadRequest, "%.80q is no turn id; take turn_id from the question, bridge_whoami lists what is open", turnID)
+	case t == nil:
+		return nil, 0, fault.New(fault.TooLate, "no question with the turn id %s is open here: it is over, or this gateway was restarted since; "+
+			"nothing was delivered. Write to the agent with bridge_send if your answer still matters", turnID)
+	case t.ask.To != gid:
+		return nil, 0, fault.New(fault.NotAllowed, "the question with the turn id %s was put to somebody else; bridge_whoami lists what you were asked", turnID)
+	case t.state == turnAnswering:
+		return nil, 0, fault.New(fault.Conflict, "an answer to this question is on its way already; only one can be given")
+	case t.state != turnEnded && now.After(t.until):
+		t.end("the agent had stopped waiting")
+	}
+	if t.state == turnEnded {
+		return nil, 0, tooLate(t.why)
+	}
+	t.state = turnAnswering
+	return t.ask, t.until.Add(-turnSkew).Sub(now), nil
+}
+
+func tooLate(why string) error {
+	return fault.New(fault.TooLate, "this question is over: %s. Nothing was delivered; write to the agent with bridge_send if your answer still matters", why)
+}
+
+// Answered ends a turn whose answer left, with why in words; "" opens it again,
+// because nothing left.
+func (in *Inbox) Answered(turnID, why string) {
+	in.turns.mu.Lock()
+	defer in.turns.mu.Unlock()
+	t := in.turns.byID[turnID]
+	switch {
+	case t == nil:
+	case why != "":
+		t.end(why)
+	case t.state == turnAnswering:
+		t.state = turnOpen
+	}
+}
+
+// Withdrawn takes the word that an asker has ended.
+func (in *Inbox) Withdrawn(env *envelope.Envelope) {
+	in.turns.mu.Lock()
+	defer in.turns.mu.Unlock()
+	if t := in.turns.byID[env.TurnID]; t != nil && t.ask.From == env.From && t.ask.To == env.To {
+		t.end("the agent that asked has ended")
+	}
+}
+
+// endTurns ends what an entity that is gone was asked, and tells the askers.
+func (in *Inbox) endTurns(gid string) {
+	var over []*envelope.Envelope
+	in.turns.mu.Lock()
+	for _, t := range in.turns.byID {
+		if t.ask.To == gid && t.state != turnEnded {
+			t.end("you were unregistered")
+			over = append(over, t.ask)
+		}
+	}
+	in.turns.mu.Unlock()
+	for _, ask := range over {
+		in.cfg.Reports.TurnOver(ask, envelope.Abandoned, string(fault.PaneGone))
+	}
+}
+
+// Keep lets gid read a message again that never lay in its inbox: the answer to
+// a question.
+func (in *Inbox) Keep(gid string, env *envelope.Envelope) {
+	if b := in.box(gid); b != nil {
+		b.keep(in.cfg.Now(), env)
+	}
+}
+
+// MarkAsked returns the change to commit before a question about brief leaves,
+// if it was in doubt: whoever asks about it has it. Else nil.
+func MarkAsked(brief store.Brief, now time.Time) func(*store.Tx) error {
+	if brief.State != briefInDoubt {
+		return nil
+	}
+	return func(tx *store.Tx) error {
+		b, found, err := tx.BriefByMsg(brief.GID, brief.MsgID)
+		if err != nil || !found || b.State != briefInDoubt {
+			return err
+		}
+		b.State, b.At = briefOpen, now.UnixMilli()
+		seen, found, err := tx.SeenOf(b.TS, b.MsgID, b.GID)
+		if err != nil {
+			return err
+		}
+		if found {
+			seen.Outcome, seen.Reason = outcomeInjected, ""
+			if err := tx.PutSeen(b.TS, b.MsgID, b.GID, seen); err != nil {
+				return err
+			}
+		}
+		return tx.PutBrief(b)
+	}
+}

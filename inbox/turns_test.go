@@ -1,0 +1,234 @@
+package inbox
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+// asker is a worker of the other host, and stranger another one.
+var asker, stranger = newID(), newID()
+
+// question is an ASK of asker for to, about brief, that lives for a minute.
+func (w *world) question(to, brief string) *envelope.Envelope {
+	e := w.mail(envelope.Ask, to, "left or right?")
+	e.From, e.TurnID, e.InReplyTo = asker, newID(), brief
+	e.ExpiresAt = e.TS + time.Minute.Milliseconds()
+	return e
+}
+
+// over lists what askers were told, as "KIND REASON".
+func (w *world) over() (list []string) {
+	w.reports.set(func(r *reports) {
+		for _, s := range r.over {
+			list = append(list, s[:strings.LastIndex(s, " ")])
+		}
+	})
+	return list
+}
+
+// got is the question that a call has; nil if it has none.
+func got(e *Ears) *Question {
+	select {
+	case q := <-e.C():
+		return q
+	default:
+		return nil
+	}
+}
+
+func wantCode(t TB, what string, err error, code fault.Code) {
+	t.Helper()
+	if fault.CodeOf(err) != code {
+		t.Errorf("%s: got %v, want %s", what, err, code)
+	}
+}
+
+// Fails if a question goes to another call than the one that it should: the
+// send of its brief, another send to the asker, then polls that admit him, each
+// time the one that waits longest; never a send to somebody else.
+func TestAQuestionGoesToTheCallThatSuitsItBest(t *testing.T) {
+	w := newWorld(t)
+	m, brief := w.main("m"), newID()
+	calls := map[string]*Ears{}
+	listen := func(name, gid, about, from, toward string) {
+		calls[name] = w.in.Listen(gid, about, from)
+		if toward != "" {
+			calls[name].Toward(toward)
+		}
+	}
+	listen("a send to another", m.GID, newID(), "", stranger)
+	listen("a poll for another", m.GID, "", stranger, "")
+	listen("a poll of somebody else", w.main("n").GID, "", "", "")
+	listen("poll", m.GID, "", "", "")
+	listen("poll for the asker", m.GID, "", asker, "")
+	listen("a send to the asker", m.GID, newID(), "", asker)
+	listen("the send of the brief", m.GID, brief, "", "")
+	for _, want := range []string{"the send of the brief", "a send to the asker", "poll", "poll for the asker"} {
+		ask := w.question(m.GID, brief)
+		if !w.in.Ask(ask) {
+			t.Fatalf("no call took the question that is for %s", want)
+		}
+		q := got(calls[want])
+		if q == nil || q.Ask.TurnID != ask.TurnID {
+			t.Fatalf("%s did not get the question", want)
+		}
+		q.Settle(true)
+	}
+	same(t, "told before anybody was missing", []string(nil), w.over())
+	if w.in.Ask(w.question(m.GID, brief)) {
+		t.Error("a call took a question that is none of its")
+	}
+	same(t, "told when nobody listened", []string{"NO_WAITER"}, w.over())
+}
+
+// Fails if a question whose response was lost, or whose call ended first, is
+// lost with it instead of going to the next call, and to nobody in the end.
+func TestAQuestionThatWasNotWrittenGoesToTheNext(t *testing.T) {
+	w := newWorld(t)
+	m := w.main("m")
+	first, second, third := w.in.Listen(m.GID, "", ""), w.in.Listen(m.GID, "", ""), w.in.Listen(m.GID, "", "")
+	ask := w.question(m.GID, "")
+	w.in.Ask(ask)
+	got(first).Settle(false)
+	second.Close() // it had the question and never took it
+	q := got(third)
+	if q == nil {
+		t.Fatal("the last call did not get the question")
+	}
+	same(t, "told meanwhile", []string(nil), w.over())
+	q.Settle(false)
+	q.Settle(true) // only the first word counts
+	same(t, "told in the end", []string{"NO_WAITER"}, w.over())
+	_, _, err := w.in.TurnToAnswer(m.GID, ask.TurnID)
+	wantCode(t, "an answer to it", err, fault.TooLate)
+}
+
+// Fails if the same question, delivered again, is put twice.
+func TestAQuestionIsPutOnce(t *testing.T) {
+	w := newWorld(t)
+	m := w.main("m")
+	first, second := w.in.Listen(m.GID, "", ""), w.in.Listen(m.GID, "", "")
+	ask := w.question(m.GID, "")
+	w.in.Ask(ask)
+	w.in.Ask(ask)
+	if got(first) == nil || got(second) != nil {
+		t.Error("not exactly one call has the question")
+	}
+}
+
+// Fails if a turn takes a second answer, one while another is on its way, one
+// of somebody else, one after its time, or none after nothing left.
+func TestATurnTakesOneAnswer(t *testing.T) {
+	w := newWorld(t)
+	m, n := w.main("m"), w.main("n")
+	open := func() *envelope.Envelope {
+		ears := w.in.Listen(m.GID, "", "")
+		ask := w.question(m.GID, "")
+		w.in.Ask(ask)
+		got(ears).Settle(true)
+		return ask
+	}
+	try := func(gid, id string) error {
+		_, _, err := w.in.TurnToAnswer(gid, id)
+		return err
+	}
+	ask := open()
+	same(t, "open questions", []*envelope.Envelope{ask}, w.in.Questions(m.GID))
+	wantCode(t, "a stranger's answer", try(n.GID, ask.TurnID), fault.NotAllowed)
+	_, left, err := w.in.TurnToAnswer(m.GID, ask.TurnID)
+	wantCode(t, "the answer", err, "")
+	same(t, "left of its life", time.Minute, left)
+	wantCode(t, "an answer beside it", try(m.GID, ask.TurnID), fault.Conflict)
+	w.in.Answered(ask.TurnID, "")
+	wantCode(t, "after nothing left", try(m.GID, ask.TurnID), "")
+	w.in.Answered(ask.TurnID, "it was answered")
+	wantCode(t, "a second answer", try(m.GID, ask.TurnID), fault.TooLate)
+	wantCode(t, "an unknown turn", try(m.GID, newID()), fault.TooLate)
+	wantCode(t, "no turn at all", try(m.GID, "7"), fault.BadRequest)
+
+	// The asker's gateway decides by its clock: half a minute longer an answer
+	// is sent, though nobody is urged to give one.
+	ask = open()
+	w.clock.pass(time.Minute + 29*time.Second)
+	same(t, "open questions", 0, len(w.in.Questions(m.GID)))
+	_, left, err = w.in.TurnToAnswer(m.GID, ask.TurnID)
+	wantCode(t, "within the skew of clocks", err, "")
+	same(t, "left of its life", -29*time.Second, left)
+	w.in.Answered(ask.TurnID, "")
+	w.clock.pass(2 * time.Second)
+	wantCode(t, "after it", try(m.GID, ask.TurnID), fault.TooLate)
+}
+
+// Fails if an asker is left waiting for somebody who has ended or whose host
+// takes nothing from his, or a main is urged to answer an asker that is gone.
+func TestATurnEndsWithEitherSide(t *testing.T) {
+	w := newWorld(t)
+	m := w.main("m")
+	ears := w.in.Listen(m.GID, "", "")
+	ask := w.question(m.GID, "")
+	w.in.Ask(ask)
+	got(ears).Settle(true)
+	gone := *ask
+	gone.Kind, gone.From = envelope.Abandoned, stranger
+	w.in.Withdrawn(&gone)
+	same(t, "open after a stranger's word", 1, len(w.in.Questions(m.GID)))
+	gone.From = asker
+	w.in.Withdrawn(&gone)
+	same(t, "open after the asker's end", 0, len(w.in.Questions(m.GID)))
+
+	ears = w.in.Listen(m.GID, "", "")
+	w.in.Ask(w.question(m.GID, ""))
+	got(ears).Settle(true)
+	if _, err := w.in.Unregister(t.Context(), "m"); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "told at the end", []string{"ABANDONED PANE_GONE"}, w.over())
+	w.in.Ask(w.question(m.GID, ""))
+	same(t, "told after it", []string{"ABANDONED PANE_GONE", "ABANDONED PANE_GONE"}, w.over())
+
+	v := newWorldOn(t, openStore(t))
+	v.begin(func(c *Config) { c.Allowed = func(string) bool { return false } })
+	t.Cleanup(v.stop)
+	n := v.main("n")
+	v.in.Listen(n.GID, "", "")
+	v.in.Ask(v.question(n.GID, ""))
+	same(t, "told by a host that takes nothing", []string{"FAILED NOT_ALLOWED"}, v.over())
+}
+
+// Fails if a brief in doubt stays so after its worker asked about it, or one
+// that was answered becomes open again.
+func TestAQuestionSettlesABriefInDoubt(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("w")
+	in := func(state string) store.Brief {
+		b := store.Brief{GID: e.GID, MsgID: newID(), TraceID: "0123456789abcdef0123456789abcdef", Sender: newID(), TS: w.clock.now().UnixMilli(), State: state}
+		err := w.store.Write(t.Context(), func(tx *store.Tx) error {
+			if err := tx.PutSeen(b.TS, b.MsgID, b.GID, store.Seen{Outcome: outcomeFailed, Reason: string(fault.InDoubt)}); err != nil {
+				return err
+			}
+			return tx.PutBrief(b)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	b := in(briefInDoubt)
+	if err := w.store.Write(t.Context(), MarkAsked(b, w.clock.now())); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "outcome", outcomeInjected, w.outcome(e.GID, b.MsgID))
+	open, err := w.in.OpenBriefs(e.GID)
+	if err != nil || !slices.ContainsFunc(open, func(o store.Brief) bool { return o.MsgID == b.MsgID && o.State == briefOpen }) {
+		t.Errorf("open briefs: %+v (%v)", open, err)
+	}
+	if MarkAsked(in(briefReplied), w.clock.now()) != nil {
+		t.Error("a question changes a brief that was answered")
+	}
+}
