@@ -13,6 +13,10 @@ import (
 // compactTx is how much Compact copies in one transaction, in bytes.
 const compactTx = 1 << 20
 
+// compactAlloc is by how much the copy grows at a time, in bytes; the library's
+// 16 MiB would be more than most stores hold.
+const compactAlloc = 64 << 10
+
 // Compact writes the live records into a new file and puts it in the place of
 // the old one, which never shrinks by itself. It returns the sizes before and
 // after, in bytes. It is refused while Run runs and needs room for the new
@@ -80,10 +84,12 @@ func (s *Store) compactInto(tmp string, src *bolt.DB) (*bolt.DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	usual := dst.AllocSize
+	dst.AllocSize = compactAlloc
 	if err := bolt.Compact(dst, src, compactTx); err != nil {
 		return dst, err
 	}
-	dst.NoSync = false
+	dst.NoSync, dst.AllocSize = false, usual
 	if err := dst.Sync(); err != nil {
 		return dst, err
 	}

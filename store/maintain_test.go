@@ -2,6 +2,8 @@ package store
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"fleetd/fault"
@@ -65,6 +67,29 @@ func TestCompactKeepsRecordsAndLock(t *testing.T) {
 		}
 		return wantFamily(tx, kept)
 	})
+}
+
+// Fails if compacting a small store makes it larger, or closing it does.
+func TestCompactOfASmallStore(t *testing.T) {
+	dir := privateDir(t)
+	s := openAt(t, Options{Dir: dir})
+	stop := start(t, s)
+	write(t, s, func(tx *Tx) error { return putFamily(tx, newID()) })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		before, after, err := s.Compact(t.Context())
+		if err != nil || after > before || after > 256<<10 {
+			t.Errorf("from %d to %d bytes (%v)", before, after, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, DefaultFile)); err != nil || info.Size() > 256<<10 {
+		t.Errorf("closed at %d bytes (%v)", info.Size(), err)
+	}
 }
 
 // Fails if Check passes over a record that cannot be read, a stray body or a

@@ -11,6 +11,7 @@ var (
 	keyHostID = []byte("host")   // text
 	keyBoot   = []byte("boot")   // uint64
 	keyClean  = []byte("clean")  // there if the last run ended in good order
+	keyClosed = []byte("closed") // there while the file is closed, if Close did it
 	keyProbe  = []byte("probe")  // written while finding out whether writes work again
 )
 

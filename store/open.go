@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -145,7 +147,7 @@ func (s *Store) settle(ctx context.Context, db *bolt.DB) error {
 	if err != nil {
 		err = openError(s.path, err)
 	} else if err = s.migrate(ctx, db); err == nil {
-		if err = syncDir(s.opts.Dir); err != nil {
+		if err = errors.Join(unseal(db), syncDir(s.opts.Dir)); err != nil {
 			err = openError(s.path, err)
 		}
 	}
@@ -196,6 +198,11 @@ func (s *Store) Close() error {
 	if db == nil {
 		return nil
 	}
+	if s.Healthy() == nil {
+		if err := seal(db); err != nil {
+			s.log.Warn("the next start has to read through the whole store", "error", err)
+		}
+	}
 	err := errors.Join(removeHolder(s.path), db.Close())
 	if err != nil {
 		return fault.Wrap(err, fault.StoreUnavailable, "the store %s was not closed cleanly; nothing that was acknowledged is lost", s.path)
@@ -209,13 +216,21 @@ func (s *Store) Path() string { return s.path }
 // View runs fn in a read transaction and returns its error. It sees what is
 // committed. fn copies out and returns: an open View holds up growth of the
 // file, so fn does no I/O, waits for nothing, and calls neither Write nor View.
-func (s *Store) View(fn func(*Tx) error) error {
+// A page that is damaged is STORE_UNAVAILABLE, as is a panic of fn.
+func (s *Store) View(fn func(*Tx) error) (err error) {
 	db := s.db.Load()
 	if db == nil {
 		return errClosed()
 	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("a read of the store panicked", "panic", p, "stack", string(debug.Stack()))
+			err = fault.Wrap(fmt.Errorf("panic: %v", p), fault.StoreUnavailable, "the store %s cannot be read; stop the daemon, run \"bridged store check\" and restore a copy if it finds damage", s.path)
+		}
+	}()
 	var inner error
-	err := db.View(func(tx *bolt.Tx) error {
+	err = db.View(func(tx *bolt.Tx) error {
 		inner = fn(&Tx{bolt: tx})
 		return nil
 	})

@@ -208,6 +208,70 @@ func TestDamagedPagesAreRefused(t *testing.T) {
 	openAt(t, Options{Dir: dir})
 }
 
+// Fails if a store that was closed in good order is read through at every
+// start, one that was not is opened unread, or a damaged page that is met later
+// ends the process.
+func TestOnlyAStoreThatWasNotClosedIsReadThrough(t *testing.T) {
+	dir := privateDir(t)
+	path := filepath.Join(dir, DefaultFile)
+	s := openAt(t, Options{Dir: dir})
+	stop := start(t, s)
+	id := newID()
+	write(t, s, func(tx *Tx) error { return tx.PutSeen(0, id, id, Seen{Host: strings.Repeat("marker", 40)}) })
+	for range 200 { // so that it has a page of its own
+		write(t, s, func(tx *Tx) error { return tx.PutSeen(0, newID(), newID(), Seen{Host: strings.Repeat("x", 250)}) })
+	}
+	// hurt damages the pages that hold the marker.
+	hurt := func(file []byte) []byte {
+		t.Helper()
+		file = bytes.Clone(file)
+		page := os.Getpagesize()
+		for at := range len(file) / page {
+			if p := file[at*page : (at+1)*page]; bytes.Contains(p, []byte("markermarker")) {
+				fill(p[:16], 0xff)
+			}
+		}
+		return file
+	}
+	read := func() []byte {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	killed := read()
+	if err := errors.Join(stop(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	closed := read()
+	if err := os.WriteFile(path, hurt(killed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantWords(t, refused(t, Options{Dir: dir}), path, "is damaged")
+
+	if err := os.WriteFile(path, hurt(closed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), Options{Dir: dir, Steps: migrations.Steps})
+	if err != nil {
+		t.Fatalf("a closed store is read through: %v", err)
+	}
+	err = s.View(func(tx *Tx) error { _, _, err := tx.SeenOf(0, id, id); return err })
+	if !fault.Is(err, fault.StoreUnavailable) {
+		t.Errorf("a damaged page: %v, want STORE_UNAVAILABLE", err)
+	}
+	killed = read() // it is open, so no more counts as closed
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, killed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantWords(t, refused(t, Options{Dir: dir}), path, "is damaged")
+}
+
 func fill(b []byte, with byte) {
 	for i := range b {
 		b[i] = with

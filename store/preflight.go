@@ -15,7 +15,8 @@ import (
 // preflight reads through the file before it is opened for writing. Without a
 // stored freelist the library scans all pages at open, in a goroutine of its
 // own: what panics there ends the process, and a damaged file would be a stack
-// trace at every start. Here it is an error with a sentence.
+// trace at every start. Here it is an error with a sentence. A sealed file has
+// its freelist, and is opened without either.
 func preflight(path string, opts bolt.Options) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
@@ -41,7 +42,7 @@ func preflight(path string, opts bolt.Options) error {
 	return nil
 }
 
-// readThrough visits every bucket and key. Pages that point out of the file
+// readThrough visits every bucket and key of a file that is not sealed. Pages that point out of the file
 // fault, and those that are not what they say panic; both are errors here.
 func readThrough(db *bolt.DB) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -55,6 +56,9 @@ func readThrough(db *bolt.DB) (err error) {
 		}
 		err = errors.Join(err, tx.Rollback())
 	}()
+	if sealed(tx) {
+		return nil
+	}
 	return tx.ForEach(func(_ []byte, b *bolt.Bucket) error { return readBucket(b, nil) })
 }
 
@@ -74,4 +78,27 @@ func readBucket(b *bolt.Bucket, last []byte) error {
 		}
 		return errors.New("a nested bucket is missing")
 	})
+}
+
+// seal makes the last commit before a file is closed: it stores the freelist,
+// which others leave out, and a mark that it does.
+func seal(db *bolt.DB) error {
+	db.NoFreelistSync = false
+	return db.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket([]byte(bucketMeta)).Put(keyClosed, present)
+	})
+}
+
+func sealed(tx *bolt.Tx) bool {
+	meta := tx.Bucket([]byte(bucketMeta))
+	return meta != nil && meta.Get(keyClosed) != nil
+}
+
+// unseal takes the mark away before anything else is written.
+func unseal(db *bolt.DB) error {
+	var is bool
+	if err := db.View(func(tx *bolt.Tx) error { is = sealed(tx); return nil }); err != nil || !is {
+		return err
+	}
+	return db.Update(func(tx *bolt.Tx) error { return tx.Bucket([]byte(bucketMeta)).Delete(keyClosed) })
 }
