@@ -203,6 +203,7 @@ func (t *typist) submit(ctx context.Context) Outcome {
 		if out := t.ready(ctx); out != nil {
 			return *out
 		}
+		failpoint.Hit("herdr.enter.before")
 		if err := t.in.Client.SendKeys(ctx, t.pane.ID, "enter"); err != nil {
 			// Not pressed, or not known to be: the screen tells which.
 			t.log.Debug("Enter failed", "press", press, "error", err)

@@ -75,12 +75,14 @@ func (in *Inbox) settleOld(ctx context.Context, b store.Brief) error {
 			return err
 		}
 		failpoint.Hit("inbox.boot.reported")
-		return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+		err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 			if err := failSeen(tx, b, string(fault.InDoubt)); err != nil {
 				return err
 			}
 			return in.changeBrief(tx, b.GID, b.MsgID, briefInjecting, briefInDoubt)
 		})
+		failpoint.Hit("inbox.boot.settled")
+		return err
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fabric/envelope"
+	"fleetd/test/failpoint"
 )
 
 // Reasons why a message waits, beside those of the gate.
@@ -58,6 +59,7 @@ func (in *Inbox) idle(b *box) {
 
 func (in *Inbox) deferred(e *envelope.Envelope, gid, reason string) {
 	if e.Kind.Brief() {
+		failpoint.Hit("inbox.deferred.before")
 		in.progress(e, gid, envelope.Deferred, reason)
 		in.trace("deferred", e, gid, outcomeWaiting, reason)
 	}

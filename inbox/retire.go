@@ -103,6 +103,7 @@ func (in *Inbox) abandon(ctx context.Context, gid string) (done bool) {
 			done = false
 			continue
 		}
+		failpoint.Hit("inbox.abandon.reported")
 		in.cfg.Store.Later(func(tx *store.Tx) error {
 			if err := failSeen(tx, b, string(fault.Abandoned)); err != nil {
 				return err

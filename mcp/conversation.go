@@ -117,7 +117,9 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 	if _, waits := c.Mailbox.AskedBy(who.GID, w.sent.To.GID); waits {
 		w.wait = 0 // who waits for an answer of the caller does not reply meanwhile
 	}
-	return w.outcome(ctx)
+	r, err := w.outcome(ctx)
+	failpoint.Hit("mcp.send.answered")
+	return r, err
 }
 
 // because is the flow that a worker's message continues: that of the brief it

@@ -50,7 +50,9 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 	default:
 		return nil // its end is known and told
 	}
-	return o.dead(ctx, in, deathCode(reason))
+	err = o.dead(ctx, in, deathCode(reason))
+	failpoint.Hit("outbox.dead.noted")
+	return err
 }
 
 // dead opens the intent anew, so that its recipient is asked and its sender

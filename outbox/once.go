@@ -7,6 +7,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // keyLife is how long an idempotency key stands for its message (design §5).
@@ -85,6 +86,7 @@ func (o *Outbox) first(ctx context.Context, r Request) (Sent, error) {
 	case k.Hash != r.hash():
 		return Sent{}, conflict(r.Key)
 	}
+	failpoint.Hit("outbox.repeated")
 	sent := Sent{MsgID: k.MsgID, TraceID: k.TraceID, To: *r.target, ExpiresAt: time.UnixMilli(k.ExpiresAt), Repeated: true}
 	if r.target.Local {
 		r.leaving(k.MsgID)

@@ -170,6 +170,7 @@ func (o *Outbox) release(op *open) {
 func (o *Outbox) lease(ctx context.Context, msgID, gid string) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaseBound)
 	defer cancel()
+	failpoint.Hit("outbox.lease.before")
 	exists, err := o.cfg.Broker.Renew(ctx, gid)
 	if err != nil {
 		o.log.Warn("the lease of an inbox could not be renewed", "gid", gid, "msg", msgID, "error", err)

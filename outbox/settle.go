@@ -130,6 +130,7 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 		o.conclude(in, outcomeAccepted, "") // what died was a copy
 		return
 	}
+	failpoint.Hit("outbox.deferred.before")
 	now := o.cfg.Now()
 	open := o.change(r.MsgID, func(op *open) bool {
 		op.answered = op.answered || answer // due forgets what came before the last question

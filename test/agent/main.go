@@ -63,6 +63,7 @@ func parse(args []string) (*flags, error) {
 	fs.BoolVar(&f.script.Echo, "echo", false, "answer with the message's content")
 	fs.IntVar(&f.script.Replies, "replies", 1, "answers per message; -1: none")
 	fs.DurationVar(&f.script.ReplyGap, "reply-gap", time.Second, "between two answers")
+	fs.BoolVar(&f.script.Keyed, "keyed", false, "answer with an idempotency key")
 	fs.StringVar(&f.script.Ask, "ask", "", "ask this with bridge_ask before answering")
 	fs.StringArrayVar(&f.script.Extra, "call", nil, `call a tool before answering: 'bridge_send {"to":"x","content":"y"}'`)
 	var err error

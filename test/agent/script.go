@@ -24,6 +24,7 @@ type Script struct {
 	Echo      bool          // the answer is the message's content
 	Replies   int           // answers per message; 0 means 1, negative none
 	ReplyGap  time.Duration // between two answers
+	Keyed     bool          // answers have an idempotency key
 	Ask       string        // asked with bridge_ask before the answer, which then ends with what came back
 	Extra     []string      // "tool {json}" calls made before the answer
 }
@@ -122,7 +123,11 @@ func (s *Script) answer(ctx context.Context, log *EventLog, id, words string) st
 			content = fmt.Sprintf("%s (%d)", words, i+1)
 		}
 		e := Event{Event: "reply", ID: id, Text: content}
-		_, err := s.Tools.Call(ctx, "bridge_reply", map[string]any{"content": content, "in_reply_to": id})
+		args := map[string]any{"content": content, "in_reply_to": id}
+		if s.Keyed {
+			args["idempotency_key"] = fmt.Sprintf("%s %d", id, i+1)
+		}
+		_, err := s.Tools.Call(ctx, "bridge_reply", args)
 		if err != nil {
 			e.Error = err.Error()
 		}

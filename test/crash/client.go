@@ -90,8 +90,10 @@ type wish struct {
 	main    string
 	wait    int // seconds
 	life    time.Duration
-	retries bool // it calls again when it does not know, or nothing was sent
-	silent  bool // its worker does not answer
+	retries bool   // it calls again when it does not know, or nothing was sent
+	silent  bool   // its worker does not answer
+	queue   bool   // it may wait in the inbox of a host that is away
+	again   func() // called once the call has returned; then the same call is made again
 }
 
 // sendFor is how long a client that calls again goes on.
@@ -111,7 +113,7 @@ func (c *client) send(ctx context.Context, n int, token string, w wish) {
 	defer c.rec.over(s)
 	args := map[string]any{
 		"to": s.To, "content": "please look at " + token, "wait_seconds": w.wait,
-		"expires_in_seconds": int(w.life.Seconds()), "idempotency_key": token,
+		"expires_in_seconds": int(w.life.Seconds()), "idempotency_key": token, "queue_if_offline": w.queue,
 	}
 	ses := c.session()
 	defer ses.drop()
@@ -128,8 +130,12 @@ func (c *client) send(ctx context.Context, n int, token string, w wish) {
 			ses.drop()
 		}
 		again = w.retries && (call.Broken() || call.Code == string(fault.BrokerDown) || call.Code == string(fault.HostOffline))
-		if again {
+		switch {
+		case again:
 			pause(ctx, againAfter)
+		case w.again != nil:
+			w.again()
+			w.again, again = nil, true
 		}
 	}
 }

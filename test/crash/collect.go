@@ -171,12 +171,12 @@ func (w *world) onBroker(ctx context.Context) ([]history.Left, error) {
 			break
 		}
 	}
-	dead, err := w.dead()
+	dead, err := w.deadLetters()
 	return append(left, dead...), err
 }
 
-// dead reads the dead letters.
-func (w *world) dead() (left []history.Left, err error) {
+// deadLetters reads what died.
+func (w *world) deadLetters() (left []history.Left, err error) {
 	conn, err := amqp.Dial(w.node.URI)
 	if err != nil {
 		return nil, err

@@ -58,8 +58,10 @@ func TestMatrixHoldsEveryPoint(t *testing.T) {
 			t.Errorf("nothing brings a message to %s (%s)", p.Name, p.Setup)
 		}
 		for _, path := range p.Paths {
-			if !slices.ContainsFunc(all, func(k kase) bool { return k.point.Name == p.Name && k.damage == kill && on(k.flow) == path }) {
-				t.Errorf("%s is not killed on the %s path", p.Name, path)
+			for _, d := range []damage{kill, cut, broker} {
+				if !slices.ContainsFunc(all, func(k kase) bool { return k.point.Name == p.Name && k.damage == d && k.path == path }) {
+					t.Errorf("%s on the %s path is never struck by %s", p.Name, path, d)
+				}
 			}
 		}
 	}
@@ -68,14 +70,4 @@ func TestMatrixHoldsEveryPoint(t *testing.T) {
 			t.Fatalf("case %d has the number %d", i+1, k.n)
 		}
 	}
-}
-
-func on(f flow) failpoint.Path {
-	switch f {
-	case forward:
-		return failpoint.Forward
-	case local:
-		return failpoint.Local
-	}
-	return failpoint.Pull
 }

@@ -3,12 +3,40 @@
 // reported to its sender (design §6, §14).
 //
 // It runs whole fleets (test/fleet) under concurrent traffic and, at each step
-// that test/failpoint names, kills the gateway there, kills the broker, or cuts
-// the connection. Everything that clients were told, that panes received and
-// that stores and brokers hold at the end is one history, which
-// test/crash/history checks.
+// that test/failpoint names, on each path that a message takes through it,
+// kills the gateway there, cuts its connections to the broker, or kills the
+// broker. Everything that clients were told, that panes received and that
+// stores and brokers hold at the end is one history, which test/crash/history
+// checks.
 //
-// A new step is a line in the code and one in failpoint.Points: it is in the
-// matrix then. A new way to get somewhere is a Setup there and a function in
-// scripts.go here.
+// The seed that is printed decides the order of the cases and what is random
+// in their traffic; with it and -only a part of a run is repeated, as near as
+// processes that run at the same time allow.
+//
+// # A new step
+//
+// A line in the code and one in failpoint.Points, and it is in the matrix with
+// every fault, on every path named there:
+//
+//	failpoint.Hit("inbox.drained.told")
+//	{"inbox.drained.told", Receiver, pull, Ordinary},
+//
+// If nothing but a certain situation leads there, a Setup in test/failpoint and
+// a script here bring it about. Between arm and strike it does what makes the
+// message come by:
+//
+//	failpoint.Waiting: (*world).waiting,
+//
+//	func (w *world) waiting(ctx context.Context, k kase) (hit bool, err error) {
+//		return w.whileBusy(ctx, w.target(k), func() (bool, error) {
+//			if err := w.arm(ctx, k); err != nil {
+//				return false, err
+//			}
+//			w.traffic(ctx, k, wish{})
+//			return w.strike(ctx, k)
+//		})
+//	}
+//
+// A new fault is a damage in matrix.go and a case of strike; a new promise is a
+// method of the checker, and a line of its test.
 package main

@@ -13,7 +13,7 @@ import (
 // of a gateway comes a minute after the message's life, and after one more
 // question.
 const (
-	hitBound     = 30 * time.Second
+	hitBound     = time.Minute
 	verdictBound = 2 * time.Minute
 )
 
@@ -31,9 +31,9 @@ func (k kase) order() failpoint.Order {
 func (w *world) site(k kase) *site {
 	sender := k.point.Side == failpoint.Sender
 	switch {
-	case k.flow == local:
+	case k.path == failpoint.Local:
 		return w.a
-	case k.flow == reply:
+	case k.path == failpoint.Reply:
 		sender = !sender
 	}
 	if sender {

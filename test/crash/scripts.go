@@ -27,6 +27,9 @@ type script func(w *world, ctx context.Context, k kase) (hit bool, err error)
 
 var scripts = map[failpoint.Setup]script{
 	failpoint.Ordinary:  (*world).ordinary,
+	failpoint.Waiting:   (*world).waiting,
+	failpoint.Away:      (*world).away,
+	failpoint.Dead:      (*world).dead,
 	failpoint.Expired:   (*world).expired,
 	failpoint.Doubtful:  (*world).doubtful,
 	failpoint.Refused:   (*world).refused,
@@ -38,11 +41,12 @@ var scripts = map[failpoint.Setup]script{
 	failpoint.Held:      (*world).held,
 	failpoint.Unseen:    (*world).unseen,
 	failpoint.Booted:    (*world).booted,
+	failpoint.Repeated:  (*world).repeated,
 }
 
 // target is the worker that the first message of k goes to.
 func (w *world) target(k kase) *worker {
-	if k.flow == local {
+	if k.path == failpoint.Local {
 		return w.a.workers[0]
 	}
 	return w.b.workers[0]
@@ -70,24 +74,24 @@ func (w *world) traffic(ctx context.Context, k kase, first wish) {
 	wait := func() int { return w.rng.IntN(2) * openSend }
 	later := func() time.Duration { return time.Duration(50+w.rng.IntN(100)) * time.Millisecond }
 	first.retries, first.wait = coin(), wait()
-	if k.flow == forward && k.point.Side == failpoint.Sender {
+	if k.path == failpoint.Forward && k.point.Side == failpoint.Sender {
 		first.wait = openSend // some steps are only taken when somebody waits
 	}
-	if k.flow == mail {
+	if k.path == failpoint.Mail {
 		first.to, first.main = nil, w.peer.name
 	} else if first.to == nil {
 		first.to = w.target(k)
 	}
 	w.send(ctx, k, 0, 0, first)
 	w.send(ctx, k, 1, later(), wish{to: w.b.workers[1], wait: wait(), retries: coin()})
-	if k.flow == mail || k.flow == local {
+	if k.path == failpoint.Mail || k.path == failpoint.Local {
 		w.send(ctx, k, 0, later(), wish{to: w.b.workers[0], wait: wait(), retries: coin()})
 	}
 	w.send(ctx, k, 2, later(), wish{main: w.peer.name, retries: coin()})
-	if k.flow == forward || k.flow == mail {
+	if k.path == failpoint.Forward || k.path == failpoint.Mail {
 		w.send(ctx, k, 3, later(), wish{to: w.a.workers[0], wait: wait(), retries: coin()})
 	}
-	if k.flow == local {
+	if k.path == failpoint.Local {
 		w.send(ctx, k, 3, later(), wish{main: w.mains[1].name, retries: coin()})
 	}
 }
@@ -122,6 +126,51 @@ func (w *world) whileBusy(ctx context.Context, t *worker, do func() (bool, error
 		return hit, err
 	}
 	return hit, t.Control("idle")
+}
+
+// waiting: the worker works for a while, and the brief waits for it.
+func (w *world) waiting(ctx context.Context, k kase) (hit bool, err error) {
+	return w.whileBusy(ctx, w.target(k), func() (bool, error) { return w.ordinary(ctx, k) })
+}
+
+// away: the gateway of the recipient has been stopped, and comes back later.
+func (w *world) away(ctx context.Context, k kase) (hit bool, err error) {
+	return w.withoutB(ctx, k, wish{queue: true})
+}
+
+// dead: the same, and the message's life is over by then.
+func (w *world) dead(ctx context.Context, k kase) (hit bool, err error) {
+	return w.withoutB(ctx, k, wish{queue: true, life: shortLife})
+}
+
+func (w *world) withoutB(ctx context.Context, k kase, first wish) (hit bool, err error) {
+	if err := w.b.host.Stop(); err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, w.b.host.Start(ctx)) }()
+	if err := w.a.misses(ctx, w.b); err != nil {
+		return false, err
+	}
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	w.traffic(ctx, k, first)
+	return w.strike(ctx, k)
+}
+
+// repeated: the message was accepted, and the same call comes again.
+func (w *world) repeated(ctx context.Context, k kase) (bool, error) {
+	armed := make(chan error, 1)
+	w.traffic(ctx, k, wish{again: func() { armed <- w.arm(ctx, k) }})
+	select {
+	case err := <-armed:
+		if err != nil {
+			return false, err
+		}
+	case <-time.After(hitBound):
+		return false, errors.New("the first call did not return")
+	}
+	return w.strike(ctx, k)
 }
 
 // untold: the report that a brief expired is committed, and its signal lost.
@@ -282,7 +331,7 @@ func (w *world) prompted(ctx context.Context, t *worker, since time.Time) error 
 // again: a message is on the wire when the connection breaks.
 func (w *world) again(ctx context.Context, k kase) (bool, error) {
 	s := w.a
-	if k.flow == reply {
+	if k.path == failpoint.Reply {
 		s = w.b
 	}
 	if err := w.orphan(ctx, s, func() { w.traffic(ctx, k, wish{}) }, func() error { return w.arm(ctx, k) }); err != nil {
@@ -300,9 +349,12 @@ func (w *world) asked(ctx context.Context, k kase) (bool, error) {
 // duplicate: what became of a message is recorded, and the connection breaks
 // before the broker is told.
 func (w *world) duplicate(ctx context.Context, k kase) (bool, error) {
-	s, last := w.b, "inbox.injecting.after"
-	if k.flow == reply {
-		s, last = w.a, "inbox.pull.drained"
+	s, last := w.b, "inbox.pull.drained"
+	switch k.path {
+	case failpoint.Forward:
+		last = "inbox.injecting.after"
+	case failpoint.Reply:
+		s = w.a
 	}
 	if err := w.hold(ctx, s, last, func() { w.traffic(ctx, k, wish{}) }); err != nil {
 		return false, err
@@ -317,7 +369,7 @@ func (w *world) duplicate(ctx context.Context, k kase) (bool, error) {
 	if err := s.control.release(); err != nil {
 		return false, err
 	}
-	if k.flow == forward { // until it is injected the copy meets the message itself
+	if k.path == failpoint.Forward { // until it is injected the copy meets the message itself
 		if err := w.prompted(ctx, w.target(k), given); err != nil {
 			return false, err
 		}
@@ -340,10 +392,11 @@ func (w *world) booted(ctx context.Context, k kase) (bool, error) {
 	if err := w.arm(ctx, k); err != nil {
 		return false, err
 	}
-	started := s.host.Start(ctx)
+	started := make(chan error, 1)
+	go func() { started <- s.host.Start(ctx) }() // at some points it stands until it is struck
 	hit, err := w.strike(ctx, k)
-	if !hit && err == nil {
-		err = started
+	if first := <-started; k.damage != kill {
+		err = errors.Join(err, first)
 	}
 	return hit, err
 }

@@ -36,7 +36,7 @@ func report(out io.Writer, results []result, found []history.Finding) bool {
 			verdict = "kept"
 		}
 		ok = ok && r.err == nil && r.hits > 0
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%s\t%.1f\n", r.n, name(r.kase), r.flow, r.damage, r.hits, verdict, r.took.Seconds())
+		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%d\t%s\t%.1f\n", r.n, name(r.kase), r.path, r.damage, r.hits, verdict, r.took.Seconds())
 	}
 	_ = t.Flush() // the table is for people; its reader may have left
 	for _, r := range results {

@@ -14,6 +14,7 @@ import (
 type worker struct {
 	*fleet.Worker
 	address string // name@host
+	keyed   bool   // it answers with idempotency keys
 }
 
 // answers is what the model behind a worker did with one brief.
@@ -74,7 +75,7 @@ func (w *worker) model() (prompts []history.Prompt, replies []history.Answer, er
 		case "prompt":
 			prompts = append(prompts, history.Prompt{At: e.At, Worker: w.address, Text: e.Text})
 		case "reply":
-			replies = append(replies, history.Answer{At: e.At, Worker: w.address, To: e.ID, Error: e.Error})
+			replies = append(replies, history.Answer{At: e.At, Worker: w.address, To: e.ID, Keyed: w.keyed, Error: e.Error})
 		}
 	}
 	slices.SortStableFunc(replies, func(a, b history.Answer) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })

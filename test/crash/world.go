@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -119,12 +120,13 @@ func (w *world) people(ctx context.Context) error {
 	if w.peer, err = w.addMain(ctx, w.b, "peer"); err != nil {
 		return err
 	}
-	if _, err = w.addWorker(ctx, w.a, "near"); err != nil {
+	if _, err = w.addWorker(ctx, w.a, "near", "--keyed"); err != nil {
 		return err
 	}
 	// The one whose messages are struck thinks for a moment, so that its answer
-	// comes behind the word that it was injected; the other is faster.
-	if _, err = w.addWorker(ctx, w.b, "far-0", "--work", "700ms"); err != nil {
+	// comes behind the word that it was injected; the other is faster, and when
+	// its call breaks it answers anew.
+	if _, err = w.addWorker(ctx, w.b, "far-0", "--work", "700ms", "--keyed"); err != nil {
 		return err
 	}
 	_, err = w.addWorker(ctx, w.b, "far-1")
@@ -146,7 +148,7 @@ func (w *world) addWorker(ctx context.Context, s *site, name string, flags ...st
 	if err != nil {
 		return nil, err
 	}
-	one := &worker{Worker: got, address: name + "@" + s.host.Name}
+	one := &worker{Worker: got, address: name + "@" + s.host.Name, keyed: slices.Contains(flags, "--keyed")}
 	s.workers = append(s.workers, one)
 	return one, nil
 }
@@ -168,6 +170,23 @@ func (w *world) well(ctx context.Context) error {
 		pause(ctx, 50*time.Millisecond)
 	}
 	return fmt.Errorf("the fleet did not come back: %w", last)
+}
+
+// misses waits until s does not see the host of other any more.
+func (s *site) misses(ctx context.Context, other *site) error {
+	for end := time.Now().Add(upBound); ; pause(ctx, 50*time.Millisecond) {
+		r, err := s.host.API("").Roster(ctx, mcp.RosterArgs{Host: other.host.Name})
+		if err != nil {
+			return err
+		}
+		online := slices.ContainsFunc(r.Hosts, func(h mcp.RosterHost) bool { return h.Host == other.host.Name && h.State == "online" })
+		if !online {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return fmt.Errorf("%s still sees %s", s.host.Name, other.host.Name)
+		}
+	}
 }
 
 // sees reports what s misses of other.

@@ -16,7 +16,8 @@ type Path string
 // The paths (design §1).
 const (
 	Forward Path = "forward" // a brief into a worker of another host
-	Pull    Path = "pull"    // a reply to a main of another host
+	Reply   Path = "reply"   // its answer, to a main that pulls
+	Mail    Path = "mail"    // a message to a main of another host
 	Local   Path = "local"   // a brief and its reply within one host
 )
 
@@ -26,6 +27,9 @@ type Setup string
 // The setups. From Again on the point is on the way back from another fault.
 const (
 	Ordinary  Setup = ""
+	Waiting   Setup = "waiting"   // the worker is busy for a while
+	Away      Setup = "away"      // the recipient's gateway is stopped
+	Dead      Setup = "dead"      // it is stopped for longer than the message lives
 	Expired   Setup = "expired"   // the worker stays busy until the brief's life is over
 	Doubtful  Setup = "doubtful"  // a dialog swallows the paste
 	Refused   Setup = "refused"   // herdr refuses the paste
@@ -37,6 +41,7 @@ const (
 	Unseen    Setup = "unseen"    // the gateway is killed before the message leaves, and nobody has seen it
 	Booted    Setup = "booted"    // the gateway was killed with an injection under way
 	Duplicate Setup = "duplicate" // the connection breaks before the broker heard the ack
+	Repeated  Setup = "repeated"  // the message was accepted, and its sender calls again
 )
 
 // Point is one place where Hit is called.
@@ -49,11 +54,13 @@ type Point struct {
 
 var (
 	forward = []Path{Forward}
-	pull    = []Path{Pull}
+	reply   = []Path{Reply}
 	local   = []Path{Local}
-	brief   = []Path{Forward, Local}
-	across  = []Path{Forward, Pull}
-	every   = []Path{Forward, Pull, Local}
+	brief   = []Path{Forward, Local}       // into a pane
+	pull    = []Path{Reply, Mail}          // to a client
+	across  = []Path{Forward, Reply, Mail} // over the broker
+	send    = []Path{Forward, Mail, Local} // with bridge_send
+	every   = []Path{Forward, Reply, Mail, Local}
 )
 
 // Points is the table of all names, in the order of a message's trip.
@@ -66,8 +73,10 @@ var Points = []Point{
 	{"fabric.publish.written", Sender, across, Ordinary},
 	{"outbox.confirm.before", Sender, across, Ordinary},
 	{"outbox.publish.after", Sender, across, Ordinary},
-	{"mcp.send.accepted", Sender, brief, Ordinary},
-	{"mcp.reply.accepted", Sender, pull, Ordinary},
+	{"outbox.lease.before", Sender, []Path{Forward, Mail}, Away},
+	{"mcp.send.accepted", Sender, send, Ordinary},
+	{"mcp.reply.accepted", Sender, reply, Ordinary},
+	{"mcp.send.answered", Sender, send, Ordinary},
 	{"store.commit.before", Sender, every, Ordinary},
 	{"store.commit.after", Sender, every, Ordinary},
 
@@ -78,10 +87,13 @@ var Points = []Point{
 	{"inbox.deliver.after", Receiver, local, Ordinary},
 
 	// Into a pane.
+	{"inbox.deferred.before", Receiver, brief, Waiting},
+	{"outbox.deferred.before", Sender, forward, Waiting},
 	{"inbox.injecting.before", Receiver, brief, Ordinary},
 	{"inbox.injecting.after", Receiver, brief, Ordinary},
 	{"inbox.injecting.acked", Receiver, brief, Ordinary},
 	{"herdr.paste.after", Receiver, brief, Ordinary},
+	{"herdr.enter.before", Receiver, brief, Ordinary},
 	{"herdr.enter.after", Receiver, brief, Ordinary},
 	{"inbox.injected.before", Receiver, brief, Ordinary},
 	{"inbox.injected.signalled", Receiver, brief, Ordinary},
@@ -91,7 +103,7 @@ var Points = []Point{
 	{"outbox.injected.told", Sender, forward, Ordinary},
 
 	// To a client.
-	{"outbox.replied.before", Receiver, pull, Ordinary},
+	{"outbox.replied.before", Receiver, reply, Ordinary},
 	{"inbox.pull.offered", Receiver, pull, Ordinary},
 	{"inbox.pull.written", Receiver, pull, Ordinary},
 	{"inbox.pull.drained", Receiver, pull, Ordinary},
@@ -107,25 +119,29 @@ var Points = []Point{
 	{"inbox.retire.before", Receiver, brief, Gone},
 	{"inbox.retire.after", Receiver, brief, Gone},
 	{"inbox.abandon.before", Receiver, brief, Gone},
+	{"inbox.abandon.reported", Receiver, brief, Gone},
 	{"outbox.final.before", Receiver, forward, Expired},
 	{"outbox.final.after", Receiver, forward, Expired},
 	{"outbox.dead.before", Sender, forward, Expired},
+	{"outbox.dead.noted", Sender, []Path{Forward, Mail}, Dead},
 	{"outbox.notice.before", Sender, brief, Expired},
 	{"outbox.notice.after", Sender, brief, Expired},
 
 	// After another fault.
 	{"outbox.reconnected", Sender, across, Again},
-	{"outbox.again.before", Sender, pull, Again},
-	{"outbox.again.after", Sender, pull, Again},
+	{"outbox.again.before", Sender, reply, Again},
+	{"outbox.again.after", Sender, reply, Again},
 	{"outbox.query.before", Sender, forward, Asked},
 	{"inbox.answer.before", Receiver, forward, Asked},
 	{"inbox.report.committed", Sender, forward, Untold},
 	{"inbox.duplicate.before", Receiver, across, Duplicate},
 	{"inbox.duplicate.held", Receiver, forward, Held},
+	{"outbox.repeated", Sender, send, Repeated},
 	{"outbox.verdict.before", Sender, forward, Unseen},
 	{"outbox.load", Sender, forward, Booted},
 	{"inbox.boot.before", Receiver, brief, Booted},
 	{"inbox.boot.reported", Receiver, brief, Booted},
+	{"inbox.boot.settled", Receiver, brief, Booted},
 }
 
 // Find returns the point of that name.

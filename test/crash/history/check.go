@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -180,10 +181,16 @@ func (s *Send) told() (t told) {
 // asked; one in doubt is published again until it is.
 func (c *checker) answered(s *Send) {
 	for _, id := range s.MsgIDs {
-		accepted := 0
+		accepted, keyed, refused := 0, 0, ""
 		for _, a := range c.answers[id] {
 			if a.Error == "" || isCode(a.Error, "IN_DOUBT") {
 				accepted++
+			}
+			if a.Keyed {
+				keyed++
+			}
+			if code, _, _ := strings.Cut(a.Error, ":"); a.Keyed && nothingSent[code] {
+				refused = code
 			}
 		}
 		ids := map[string]bool{}
@@ -194,6 +201,13 @@ func (c *checker) answered(s *Send) {
 		}
 		if len(ids) < accepted {
 			c.add(Lost, s, "%d replies were accepted from its worker and %d shown to its sender", accepted, len(ids))
+		}
+		switch {
+		case keyed == 0 || len(ids) <= accepted:
+		case refused != "":
+			c.add(Untrue, s, "its worker was told %s, and the reply was shown to its sender", refused)
+		case keyed == len(c.answers[id]):
+			c.add(Doubled, s, "its worker gave %d replies, and its sender was shown %d", accepted, len(ids))
 		}
 	}
 }

@@ -25,7 +25,7 @@ func good() History {
 		},
 		Pastes:  []Paste{{at(3), "w@b", "brief tok-1"}},
 		Prompts: []Prompt{{at(3), "w@b", "brief tok-1"}},
-		Answers: []Answer{{at(5), "w@b", "id-1", ""}},
+		Answers: []Answer{{at(5), "w@b", "id-1", false, ""}},
 		Shown: []Shown{
 			{At: at(6), Reader: "m@a", MsgID: "id-3", Kind: "REPLY", InReplyTo: "id-1", Content: "brief tok-1"},
 			{At: at(3), Reader: "n@b", MsgID: "id-2", Kind: "SEND", Content: "mail tok-2"},
@@ -117,6 +117,15 @@ func TestVerdicts(t *testing.T) {
 		{"a reply vanishes", func(h *History) { h.Shown = h.Shown[1:] }, []Verdict{Lost}},
 		{"a reply in doubt vanishes", func(h *History) { h.Shown = h.Shown[1:]; h.Answers[0].Error = "IN_DOUBT: …" }, []Verdict{Lost}},
 		{"a refused reply is not expected", func(h *History) { h.Shown = h.Shown[1:]; h.Answers[0].Error = "BROKER_DOWN: …" }, nil},
+		{"a reply under a key is shown under two ids", func(h *History) {
+			h.Answers[0].Keyed = true
+			m := h.Shown[0]
+			m.At, m.MsgID = at(8), "id-4"
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
+		{"a reply under a key was refused, and is shown", func(h *History) {
+			h.Answers[0].Keyed, h.Answers[0].Error = true, "BROKER_DOWN: …"
+		}, []Verdict{Untrue}},
 		{"a reply is shown twice", func(h *History) { m := h.Shown[0]; m.At = at(8); h.Shown = append(h.Shown, m) }, []Verdict{Doubled}},
 
 		// Twice in the pane.

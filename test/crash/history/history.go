@@ -75,6 +75,7 @@ type Answer struct {
 	At     time.Time
 	Worker string
 	To     string // the brief's id
+	Keyed  bool   // with an idempotency key, so that all its calls are one
 	Error  string // "" if it was accepted
 }
 
