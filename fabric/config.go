@@ -132,9 +132,11 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 		state: State{Phase: Connecting, Reason: "not started", Since: deps.Now()},
 		claim: Claim{Status: ClaimNone, Since: deps.Now()},
 		heard: map[string]uint64{}, stats: newStats(), changed: make(chan struct{}, 1),
-		browsing: make(chan struct{}, 1), browseBound: browseBound,
+		browsing: make(chan struct{}, 1), browseBound: browseBound, loadBytes: loadBytes, lookEvery: lookEvery,
 		refusedFor: refusedBeats * cfg.Heartbeat,
 	}
+	start := time.Now()
+	f.uptime = func() time.Duration { return time.Since(start) }
 	f.verifier = &verifier{
 		host: cfg.Host, limits: cfg.Limits, now: deps.Now, trust: ownTrust{deps.Trust, cfg.Host, publicOf(deps.Key)},
 		homes: deps.Homes, noted: deps.Noted, owner: deps.Owner,

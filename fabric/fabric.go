@@ -21,11 +21,16 @@ type Fabric struct {
 	verifier *verifier
 	refusals *refusals
 	stats    *stats
+	load     load // what is unsettled of all inboxes
+	pace     pace
 
 	inboxCap    int64         // InboxCap but in tests
 	confirmWait time.Duration // confirmWait but in tests
 	browseBound time.Duration // browseBound but in tests
 	refusedFor  time.Duration // refusedBeats but in tests
+	loadBytes   int64         // loadBytes but in tests
+	lookEvery   time.Duration // lookEvery but in tests
+	uptime      func() time.Duration
 
 	changed  chan struct{}
 	attachMu sync.Mutex    // orders Attach, Detach and SetGroups

@@ -3,6 +3,7 @@ package fabric
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -14,27 +15,46 @@ var errSettled = errors.New("the delivery is settled already")
 // hold is the broker's hold on one delivery. It belongs to the channel that
 // the delivery came on: tags mean nothing on another one.
 type hold struct {
-	ch    *amqp.Channel
-	tag   uint64
-	bytes int
-	box   *load // what is unsettled in an inbox; nil elsewhere
-	done  atomic.Bool
+	ch   *amqp.Channel
+	tag  uint64
+	done atomic.Bool
+
+	// In an inbox:
+	msgID string
+	bytes int           // of the body
+	since time.Duration // uptime at which it was taken
+	load  *load
+	from  *consumer
 }
 
-// load counts what an inbox holds unsettled.
-type load struct{ messages, bytes atomic.Int64 }
+// load counts what is unsettled: of one inbox, and in sum of all.
+type load struct {
+	messages, bytes atomic.Int64
+	sum             *load
+}
 
 func (l *load) add(messages, bytes int) {
-	l.messages.Add(int64(messages))
-	l.bytes.Add(int64(bytes))
+	for ; l != nil; l = l.sum {
+		l.messages.Add(int64(messages))
+		l.bytes.Add(int64(bytes))
+	}
+}
+
+// end marks the hold as settled; false: it was.
+func (h *hold) end() bool {
+	if !h.done.CompareAndSwap(false, true) {
+		return false
+	}
+	h.load.add(-1, -h.bytes)
+	if h.from != nil {
+		h.from.unsettled.Add(-1)
+	}
+	return true
 }
 
 func (h *hold) settle(do func() error) error {
-	if !h.done.CompareAndSwap(false, true) {
+	if !h.end() {
 		return errSettled
-	}
-	if h.box != nil {
-		h.box.add(-1, -h.bytes)
 	}
 	if h.ch.IsClosed() {
 		return amqp.ErrClosed

@@ -20,6 +20,10 @@ type Inbox struct {
 	Groups   []string
 	Former   []string // groups it has left: their keys are unbound
 	Prefetch int      // messages the broker gives before they are settled
+	// InHand reports whether a message is being given to its reader in this
+	// moment: such a one is not handed back when others are (design §6, Hold
+	// refresh). It must return at once. May be nil.
+	InHand func(msgID string) bool
 	// Handler gets verified mail in order and must return soon. It settles
 	// each delivery once, then or later, from any goroutine.
 	Handler func(envelope.Delivery)
@@ -46,21 +50,16 @@ type InboxInfo struct {
 	Since  time.Time
 }
 
-// The bounds of what an inbox may hold beyond its first window (design §6).
-const (
-	windowMessages = 4096
-	windowBytes    = 64 << 20
-)
-
 // inbox is an Inbox with its consumer, which lives from session to session.
 type inbox struct {
 	f    *Fabric
-	load load
+	load load // what the handler has that is not settled, over all sessions
 	wake chan struct{}
 	more chan chan moreResult
 
 	mu     sync.Mutex
 	spec   Inbox
+	now    *consumer // nil while detached
 	info   InboxInfo
 	cancel context.CancelFunc // of the consumer of the present session
 	done   chan struct{}
@@ -74,7 +73,7 @@ type moreResult struct {
 
 func newInbox(f *Fabric, spec Inbox) *inbox {
 	return &inbox{
-		f: f, spec: spec, wake: make(chan struct{}, 1), more: make(chan chan moreResult),
+		f: f, spec: spec, load: load{sum: &f.load}, wake: make(chan struct{}, 1), more: make(chan chan moreResult),
 		info: InboxInfo{Status: InboxDetached, Since: f.deps.Now()},
 	}
 }
@@ -91,6 +90,19 @@ func (in *inbox) set(s InboxStatus) {
 	if in.info.Status != s {
 		in.info = InboxInfo{Status: s, Since: in.f.deps.Now()}
 	}
+}
+
+// turn notes which consumer there is.
+func (in *inbox) turn(c *consumer) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.now = c
+}
+
+func (in *inbox) consumer() *consumer {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.now
 }
 
 func (in *inbox) snapshot() Inbox {
@@ -136,7 +148,7 @@ func (in *inbox) keep(ctx context.Context, s *session) {
 		}
 		if attached {
 			refusedSince = time.Time{}
-			if time.Since(began) > settledAfter {
+			if time.Since(began) > settledAfter || isCode(err, amqp.PreconditionFailed) {
 				b.Reset()
 			}
 			f.log.Warn("inbox lost its channel; attaching again", "gid", in.snapshot().GID, "error", err)
@@ -195,7 +207,7 @@ var errInboxChannel = errors.New("the channel or its consumer ended")
 
 // consume attaches the inbox and reads it until the channel is gone.
 func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err error) {
-	f, spec := in.f, in.snapshot()
+	spec := in.snapshot()
 	ch, err := s.con.Channel()
 	if err != nil {
 		return false, err
@@ -208,8 +220,8 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 	if err := in.declare(ch, spec); err != nil {
 		return false, err
 	}
-	w := &window{in: in, ch: ch, queue: f.names.Inbox(spec.GID), tag: "inbox-" + f.deps.Word()}
-	if w.deliveries, err = consumeAlone(ch, w.queue, w.tag); err != nil {
+	w := newWindow(in, ch, lavin(s.con.Connection))
+	if err := w.attach(); err != nil {
 		return false, err
 	}
 	in.set(InboxAttached)
@@ -218,6 +230,7 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 	in.mu.Unlock()
 	err = w.read(ctx, closes)
 	in.set(InboxDetached)
+	w.end(err)
 	if ctx.Err() == nil || s.ctx.Err() != nil {
 		if spec.Lost != nil {
 			spec.Lost()
@@ -242,7 +255,7 @@ func (in *inbox) declare(ch *amqp.Channel, spec Inbox) error {
 			return err
 		}
 	}
-	return ch.Qos(spec.Prefetch, 0, false)
+	return nil
 }
 
 // keys are the routing keys of the inbox (design §3).
@@ -255,91 +268,4 @@ func (spec Inbox) keys() []string {
 		keys = append(keys, envelope.BroadcastKey(group))
 	}
 	return keys
-}
-
-// window is one attached consumer of an inbox.
-type window struct {
-	in         *inbox
-	ch         *amqp.Channel
-	queue, tag string
-	deliveries <-chan amqp.Delivery
-	r          *reader
-}
-
-// read hands verified mail to the handler until the channel is gone.
-func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
-	in, spec := w.in, w.in.snapshot()
-	w.r = &reader{
-		f: in.f, place: place{lane: envelope.LaneMail, gid: spec.GID, worker: spec.Worker, queue: w.queue},
-		accept: func(env *envelope.Envelope, d *amqp.Delivery, h *hold) {
-			in.f.stats.delivered.Add(1)
-			spec.Handler(envelope.Delivery{Envelope: env, Redelivered: d.Redelivered, Settler: h})
-		},
-	}
-	defer w.r.forget()
-	for {
-		source := w.deliveries
-		if w.r.full() {
-			source = nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case err := <-closes:
-			if err != nil {
-				return err
-			}
-			return errInboxChannel
-		case d, ok := <-source:
-			if !ok {
-				return w.ended(closes)
-			}
-			w.take(d)
-		case <-in.wake:
-			w.r.resume()
-		case <-w.r.look():
-			w.r.resume()
-		case answer := <-in.more:
-			answer <- w.widen(spec.Prefetch)
-		}
-	}
-}
-
-// ended prefers the broker's own word on why the consumer ended.
-func (w *window) ended(closes <-chan *amqp.Error) error {
-	select {
-	case err := <-closes:
-		if err != nil {
-			return err
-		}
-	default:
-	}
-	return errInboxChannel
-}
-
-func (w *window) take(d amqp.Delivery) {
-	w.in.load.add(1, len(d.Body))
-	w.r.take(d, &hold{ch: w.ch, tag: d.DeliveryTag, bytes: len(d.Body), box: &w.in.load})
-}
-
-// widen takes another window: cancel and consume on the same channel requeues
-// nothing and brings the next messages (design §6).
-func (w *window) widen(prefetch int) moreResult {
-	l := &w.in.load
-	if int(l.messages.Load())+prefetch > windowMessages || l.bytes.Load() >= windowBytes {
-		return moreResult{}
-	}
-	if err := w.ch.Cancel(w.tag, false); err != nil {
-		return moreResult{err: err}
-	}
-	for d := range w.deliveries { // what was on its way under the old tag
-		w.take(d)
-	}
-	w.tag = "inbox-" + w.in.f.deps.Word()
-	next, err := w.ch.Consume(w.queue, w.tag, false, true, false, false, nil)
-	if err != nil {
-		return moreResult{err: err}
-	}
-	w.deliveries = next
-	return moreResult{taken: true}
 }

@@ -131,8 +131,18 @@ func without(list, others []string) []string {
 	return out
 }
 
+// Full reports whether the window of an attached inbox is full, so that mail may
+// lie behind it on the broker: with room in it the broker keeps none back.
+func (f *Fabric) Full(gid string) bool {
+	f.mu.Lock()
+	in := f.inboxes[gid]
+	f.mu.Unlock()
+	return in != nil && in.consumer().full()
+}
+
 // More takes another window of an attached inbox whose window is full of held
-// mail. False: the bound of 4096 messages or 64 MiB is reached (window_full).
+// mail. False: a bound is reached (window_full), which is 4096 messages or 64 MiB
+// of an inbox, or 256 MiB of all.
 func (f *Fabric) More(ctx context.Context, gid string) (bool, error) {
 	f.mu.Lock()
 	in, state := f.inboxes[gid], f.state

@@ -1,7 +1,10 @@
 package fabric
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -28,7 +31,8 @@ type reader struct {
 	place  place
 	accept func(*envelope.Envelope, *amqp.Delivery, *hold)
 	parked []*parked
-	next   time.Time // when the parked ones are due; zero: not reckoned yet
+	quiet  map[string]bool // hosts that are not heard, for which messages wait
+	next   time.Time       // when the parked ones are due; zero: not reckoned yet
 }
 
 // parked is a message that waits for its sender's home to become known.
@@ -50,6 +54,9 @@ func (r *reader) take(d amqp.Delivery, h *hold) {
 			return
 		}
 	}
+	if r.again(&d, h) {
+		return
+	}
 	env, j := r.judge(&d)
 	if env != nil && j.verdict != refuse && r.waits(env.From) {
 		r.resume() // its home may have become known since
@@ -60,6 +67,25 @@ func (r *reader) take(d amqp.Delivery, h *hold) {
 		j = r.f.verifier.resume(r.place, env)
 	}
 	r.act(&parked{env: env, d: d, h: h}, j)
+}
+
+// again takes the new hold on a message that waits and was handed back: it
+// keeps its place before later ones of its sender.
+func (r *reader) again(d *amqp.Delivery, h *hold) bool {
+	if len(r.parked) == 0 || !d.Redelivered {
+		return false
+	}
+	env, err := envelope.Decode(d.Headers, d.Body, r.f.cfg.Limits)
+	if err != nil {
+		return false
+	}
+	for _, m := range r.parked {
+		if m.h.done.Load() && maps.Equal(m.env.Headers, env.Headers) && bytes.Equal(m.env.Body, env.Body) {
+			m.d, m.h = *d, h
+			return true
+		}
+	}
+	return false
 }
 
 // known reports a duplicate of what was taken before.
@@ -132,7 +158,11 @@ func (r *reader) park(m *parked) {
 		r.next = time.Time{}
 	}
 	r.f.stats.parked.Add(1)
-	if !m.asked && !m.behind {
+	if host := m.env.Signer; !m.asked && !m.behind && !r.quiet[host] {
+		if r.quiet == nil {
+			r.quiet = map[string]bool{}
+		}
+		r.quiet[host] = true
 		r.f.log.Warn("message waits: its sender's home is unknown and its host is not heard", append(about(&m.d, m.env), "queue", r.place.queue)...)
 	}
 }
@@ -161,16 +191,18 @@ func (r *reader) resume() {
 	waiting := map[string]bool{}
 	for _, m := range list {
 		if !waiting[m.env.From] || m.env.Expired(r.f.deps.Now(), skew) {
-			r.again(m)
+			r.rejudge(m)
 		} else {
 			r.park(m)
 		}
 		waiting[m.env.From] = waiting[m.env.From] || r.waits(m.env.From)
 	}
+	maps.DeleteFunc(r.quiet, func(host string, _ bool) bool {
+		return !slices.ContainsFunc(r.parked, func(m *parked) bool { return m.env.Signer == host })
+	})
 }
 
-// again judges one parked message anew.
-func (r *reader) again(m *parked) {
+func (r *reader) rejudge(m *parked) {
 	j := r.f.verifier.resume(r.place, m.env)
 	m.behind = false
 	switch {
@@ -193,6 +225,9 @@ func (r *reader) again(m *parked) {
 // forget drops everything parked: the broker gives it again.
 func (r *reader) forget() {
 	r.f.stats.parked.Add(-int64(len(r.parked)))
+	for _, m := range r.parked {
+		m.h.end()
+	}
 	r.parked = nil
 }
 

@@ -18,6 +18,7 @@ type Stats struct {
 	Delivered                                     uint64 // verified mail handed on
 	Signals                                       uint64 // verified signals handed on
 	ForeignDead                                   uint64 // dead letters that are not ours
+	HandedBack                                    uint64 // deliveries that were held for long and taken again
 	Dead                                          map[DeadKey]uint64
 }
 
@@ -28,6 +29,7 @@ type stats struct {
 	outcomes                                  [Refused + 1]atomic.Uint64
 	sessions, dropped, unknownKinds           atomic.Uint64
 	unsupported, delivered, signals, foreigns atomic.Uint64
+	handedBack                                atomic.Uint64
 	parked                                    atomic.Int64
 
 	mu   sync.Mutex
@@ -61,6 +63,6 @@ func (f *Fabric) Stats() Stats {
 		Nacked: s.outcomes[Nacked].Load(), InDoubt: s.outcomes[InDoubt].Load(), Refused: s.outcomes[Refused].Load(),
 		SessionsLost: s.sessions.Load(), Dropped: s.dropped.Load(), UnknownKinds: s.unknownKinds.Load(),
 		Unsupported: s.unsupported.Load(), Parked: s.parked.Load(), Delivered: s.delivered.Load(),
-		Signals: s.signals.Load(), ForeignDead: s.foreigns.Load(), Dead: maps.Clone(s.dead),
+		Signals: s.signals.Load(), ForeignDead: s.foreigns.Load(), HandedBack: s.handedBack.Load(), Dead: maps.Clone(s.dead),
 	}
 }

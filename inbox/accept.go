@@ -182,7 +182,9 @@ func (in *Inbox) heldAlready(ctx context.Context, b *box, d envelope.Delivery, h
 		in.settled("ack", it.env, old.Ack())
 	}
 	failpoint.Hit("inbox.duplicate.held")
-	in.trace("duplicate", it.env, b.gid, outcomeWaiting, "")
+	if !d.Redelivered { // what the broker gives again is held for long, and nothing new
+		in.trace("duplicate", it.env, b.gid, outcomeWaiting, "")
+	}
 	return true, nil
 }
 

@@ -29,7 +29,6 @@ type box struct {
 	seq    uint64                // the last number given to a held record
 
 	locals int   // items that only the store holds
-	holds  int   // items that the broker holds for us
 	ready  int   // items that wait and that a client may get
 	untold int   // briefs whose sender was not told that they wait
 	expiry int64 // no item ends before, Unix ms; 0: nothing to end
@@ -116,8 +115,6 @@ func (b *box) insert(it *item) {
 	it.place = b.items.PushBack(it)
 	if it.local {
 		b.locals++
-	} else {
-		b.holds++
 	}
 	if b.tells(it) {
 		b.untold++
@@ -220,9 +217,6 @@ func (b *box) drop(it *item) {
 func (b *box) letGo(it *item) envelope.Settler {
 	h := it.hold
 	it.hold, it.letGo = nil, true
-	if h != nil {
-		b.holds--
-	}
 	return h
 }
 

@@ -164,15 +164,17 @@ type broker struct {
 }
 
 type message struct {
-	env   *envelope.Envelope
-	state string // "", acked, rejected
+	env    *envelope.Envelope
+	state  string // "", acked, rejected
+	handed int    // how often it was handed back
 }
 
 // hold is one delivery of a message.
 type hold struct {
-	b   *broker
-	gen int
-	m   *message
+	b      *broker
+	gen    int
+	m      *message
+	handed int
 }
 
 func (b *broker) connect(in *Inbox) {
@@ -188,7 +190,7 @@ func (b *broker) connect(in *Inbox) {
 	for gid, q := range queues {
 		for _, m := range q {
 			if b.open(m) {
-				in.Accept(context.Background(), gid, envelope.Delivery{Envelope: m.env, Redelivered: true, Settler: &hold{b, gen, m}})
+				in.Accept(context.Background(), gid, envelope.Delivery{Envelope: m.env, Redelivered: true, Settler: &hold{b: b, gen: gen, m: m, handed: m.handed}})
 			}
 		}
 	}
@@ -215,9 +217,24 @@ func (b *broker) publish(gid string, env *envelope.Envelope) *message {
 	in, gen := b.in, b.gen
 	b.mu.Unlock()
 	if in != nil {
-		in.Accept(context.Background(), gid, envelope.Delivery{Envelope: env, Settler: &hold{b, gen, m}})
+		in.Accept(context.Background(), gid, envelope.Delivery{Envelope: env, Settler: &hold{b: b, gen: gen, m: m}})
 	}
 	return m
+}
+
+// handBack ends the hold on a message that was held for long.
+func (b *broker) handBack(m *message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m.handed++
+}
+
+// again delivers what was handed back.
+func (b *broker) again(gid string, m *message) {
+	b.mu.Lock()
+	in, h := b.in, &hold{b: b, gen: b.gen, m: m, handed: m.handed}
+	b.mu.Unlock()
+	in.Accept(context.Background(), gid, envelope.Delivery{Envelope: m.env, Redelivered: true, Settler: h})
 }
 
 func (b *broker) onAck(fn func(env *envelope.Envelope)) {
@@ -235,8 +252,8 @@ func (b *broker) state(m *message) string {
 func (h *hold) settle(how string) error {
 	h.b.mu.Lock()
 	defer h.b.mu.Unlock()
-	if h.gen != h.b.gen {
-		return errors.New("the channel is closed")
+	if h.gen != h.b.gen || h.handed != h.m.handed {
+		return errors.New("the hold is over")
 	}
 	if h.m.state != "" {
 		return fmt.Errorf("settled already: %s", h.m.state)
@@ -349,6 +366,7 @@ func (r *reports) list(msgID string, of func() []envelope.Report) []string {
 type window struct {
 	mu      sync.Mutex
 	ready   int
+	full    bool
 	widened int
 	bound   bool
 }
@@ -360,6 +378,12 @@ func (w *window) More(string) bool {
 		w.widened++
 	}
 	return !w.bound
+}
+
+func (w *window) Full(string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.full
 }
 
 func (w *window) Ready(string) int {

@@ -132,7 +132,7 @@ func (w *world) assemble(change ...func(*Config)) {
 		Host: here, Boot: w.boot, Store: l.disk, Injector: injector{w.panes, w, l}, Reports: l.reports,
 		Names: names{}, Panes: w.panes, Now: w.clock.now, Uptime: w.clock.uptime, NewID: newID,
 		Secret: func() string { return "token-" + newID() },
-		Window: w.window, WindowSize: 8, Gate: w.gates.note,
+		Window: w.window, Gate: w.gates.note,
 	}
 	for _, c := range change {
 		c(&cfg)

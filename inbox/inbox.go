@@ -82,7 +82,6 @@ type Config struct {
 	Secret  func() string        // a fresh token
 	Logger  hclog.Logger
 
-	WindowSize int           // what the broker gives of a main's mail before any is settled
 	LocalCap   int           // local mail per entity; 0: 100 000, as on the broker
 	AgentGrace time.Duration // how long a pane may show no agent; 0: 60 s
 }

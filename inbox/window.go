@@ -5,6 +5,7 @@ import "context"
 // Window is the broker's side of an inbox.
 type Window interface {
 	More(gid string) bool // take another window of held mail; false: at its bound
+	Full(gid string) bool // mail may lie on the broker that it does not give yet
 	Ready(gid string) int // messages that still lie on the broker
 }
 
@@ -23,12 +24,22 @@ func (in *Inbox) Held(gid string) int {
 	return n
 }
 
-// full reports whether the broker may keep more for a client than it gave:
-// while the window has room nothing is left there.
+// full reports whether the broker may keep more for a client than it gave.
 func (in *Inbox) full(b *box) bool {
+	return in.cfg.Window != nil && !b.worker && in.cfg.Window.Full(b.gid)
+}
+
+// InHand reports whether a message is being given to its reader, or ended, in
+// this moment: the broker's hold on it is about to be needed.
+func (in *Inbox) InHand(gid, msgID string) bool {
+	b := in.box(gid)
+	if b == nil {
+		return false
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return in.cfg.Window != nil && !b.worker && b.holds >= in.cfg.WindowSize
+	it := b.byID[msgID]
+	return it != nil && (it.state == offered || it.state == injecting)
 }
 
 // More takes another window if mail lies behind a full one, where a filter

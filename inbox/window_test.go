@@ -8,7 +8,7 @@ import (
 // Fails if a filter makes do with a full window, or a half-empty one is
 // widened for nothing.
 func TestAFilterLooksBehindAFullWindow(t *testing.T) {
-	w := newWorld(t) // its window is 8
+	w := newWorld(t)
 	e := w.main("m")
 	w.window.ready = 5 // not worth a question while the window has room
 	for i := range 8 {
@@ -17,6 +17,7 @@ func TestAFilterLooksBehindAFullWindow(t *testing.T) {
 		}
 		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
 	}
+	w.window.full = true
 	w.window.ready = 0
 	if taken, bound := w.in.More(e.GID); taken || bound {
 		t.Errorf("with nothing behind: taken %t, bound %t", taken, bound)
@@ -41,7 +42,9 @@ func TestABlockedCallHasMailFetchedFromBehindAFullWindow(t *testing.T) {
 	for i := range 8 {
 		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
 	}
-	w.window.ready = 1
+	w.window.mu.Lock()
+	w.window.ready, w.window.full = 1, true
+	w.window.mu.Unlock()
 	waiter(t, w, e.GID, Filter{InReplyTo: newID()})
 	await(t, "another window", func() bool { return w.window.times() > 0 })
 }

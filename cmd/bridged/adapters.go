@@ -115,6 +115,8 @@ func (l link) More(gid string) bool {
 	return more || err != nil
 }
 
+func (l link) Full(gid string) bool { return l.g.fabric.Full(gid) }
+
 func (l link) Ready(gid string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -107,7 +107,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 	injector := herdr.NewInjector(client, g.monitor, log.Named("herdr"))
 	g.inbox = inbox.New(inbox.Config{
 		Host: cfg.Host, Boot: g.boot, Crashed: crashed, Store: st, Injector: panes{injector, client, cfg.Inject.PasteBytes},
-		Reports: g.outbox, Names: directory{g.roster}, Window: g.window(), WindowSize: mainWindow, Panes: panes{injector, client, 0},
+		Reports: g.outbox, Names: directory{g.roster}, Window: g.window(), Panes: panes{injector, client, 0},
 		Changed: g.entityChanged, Gate: g.status.gate,
 		Allowed: func(host string) bool { return cfg.Control.Allows(host, config.VerbSend) },
 		NewID:   newID, Secret: newSecret, Logger: log.Named("inbox"),
@@ -268,6 +268,7 @@ func (g *gateway) attach(e store.Entity) error {
 	err := g.fabric.Attach(fabric.Inbox{
 		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch,
 		Handler: func(d envelope.Delivery) { g.inbox.Accept(context.Background(), e.GID, d) },
+		InHand:  func(msgID string) bool { return g.inbox.InHand(e.GID, msgID) },
 	})
 	if connected, _ := (link{g}).Connected(); err != nil || !connected {
 		return err

@@ -23,6 +23,7 @@ var (
 	signals   = desc("bridged_signals_total", "Verified signals handed on.")
 	parked    = desc("bridged_parked", "Messages that wait until the home of their sender is known.")
 	connected = desc("bridged_connected", "1 while the broker is connected.")
+	taken     = desc("bridged_handed_back_total", "Mail held for long, handed back and taken again before the broker's limit.")
 	commits   = desc("bridged_store_commits_total", "Commits of the store.")
 	healthy   = desc("bridged_store_healthy", "1 while the store takes writes.")
 	held      = desc("bridged_held", "Mail that waits for its reader.", "name")
@@ -35,7 +36,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 type collector struct{ g *gateway }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{publishes, refusals, dead, delivered, signals, parked, connected, commits, healthy, held} {
+	for _, d := range []*prometheus.Desc{publishes, refusals, dead, delivered, signals, parked, connected, taken, commits, healthy, held} {
 		ch <- d
 	}
 }
@@ -65,6 +66,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count(publishes, s.Refused, "refused")
 	count(delivered, s.Delivered)
 	count(signals, s.Signals)
+	count(taken, s.HandedBack)
 	gauge(parked, float64(s.Parked))
 	ready, _ := link(c).Connected()
 	gauge(connected, oneIf(ready))

@@ -83,6 +83,8 @@ func (l link) More(gid string) bool {
 	return more || err != nil
 }
 
+func (l link) Full(gid string) bool { return l.g.fabric.Full(gid) }
+
 func (l link) Ready(gid string) int {
 	n, _ := l.g.fabric.ReadyCount(context.Background(), gid)
 	return n

@@ -115,7 +115,7 @@ func (g *gateway) assemble(s setting, boot uint64, log hclog.Logger) (err error)
 	g.panes = &panes{client: client, monitor: g.monitor, trip: s.trip, each: map[string]*typist{}}
 	g.inbox = inbox.New(inbox.Config{
 		Host: s.host, Boot: boot, Store: g.store, Injector: g.panes, Reports: g.outbox, Names: directory{g.roster},
-		Window: link{g}, WindowSize: mainWindow, Panes: g.panes, Changed: g.changed, NewID: newID, Secret: rand.Text, Logger: log,
+		Window: link{g}, Panes: g.panes, Changed: g.changed, NewID: newID, Secret: rand.Text, Logger: log,
 	})
 	g.outbox.Use(g.inbox)
 	if err := g.outbox.Load(); err != nil {
