@@ -19,6 +19,7 @@ type Inbox struct {
 	Worker   bool // also takes broadcast.all
 	Groups   []string
 	Former   []string // groups it has left: their keys are unbound
+	Ending   bool     // its entity ends: no key brings it mail any more
 	Prefetch int      // messages the broker gives before they are settled
 	// InHand reports whether a message is being given to its reader in this
 	// moment: such a one is not handed back when others are (design §6, Hold
@@ -56,6 +57,7 @@ type inbox struct {
 	load load // what the handler has that is not settled, over all sessions
 	wake chan struct{}
 	more chan chan moreResult
+	end  chan chan endResult
 
 	mu     sync.Mutex
 	spec   Inbox
@@ -74,6 +76,7 @@ type moreResult struct {
 func newInbox(f *Fabric, spec Inbox) *inbox {
 	return &inbox{
 		f: f, spec: spec, load: load{sum: &f.load}, wake: make(chan struct{}, 1), more: make(chan chan moreResult),
+		end:  make(chan chan endResult),
 		info: InboxInfo{Status: InboxDetached, Since: f.deps.Now()},
 	}
 }
@@ -143,7 +146,7 @@ func (in *inbox) keep(ctx context.Context, s *session) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		attached, err := in.consume(ctx, s)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, errRemoved) {
 			break
 		}
 		if attached {
@@ -245,8 +248,8 @@ func (in *inbox) declare(ch *amqp.Channel, spec Inbox) error {
 	if err := q.declare(ch); err != nil {
 		return err
 	}
-	for _, group := range spec.Former {
-		if err := ch.QueueUnbind(q.name, envelope.BroadcastKey(group), f.names.Msg(), nil); err != nil {
+	for _, key := range spec.formerKeys() {
+		if err := ch.QueueUnbind(q.name, key, f.names.Msg(), nil); err != nil {
 			return err
 		}
 	}
@@ -258,8 +261,26 @@ func (in *inbox) declare(ch *amqp.Channel, spec Inbox) error {
 	return nil
 }
 
-// keys are the routing keys of the inbox (design §3).
+// keys are the routing keys that bring the inbox its mail (design §3).
 func (spec Inbox) keys() []string {
+	if spec.Ending {
+		return nil
+	}
+	return spec.allKeys()
+}
+
+// formerKeys are those that bring it none any more.
+func (spec Inbox) formerKeys() (keys []string) {
+	for _, group := range spec.Former {
+		keys = append(keys, envelope.BroadcastKey(group))
+	}
+	if spec.Ending {
+		keys = append(keys, spec.allKeys()...)
+	}
+	return keys
+}
+
+func (spec Inbox) allKeys() []string {
 	keys := []string{spec.GID}
 	if spec.Worker {
 		keys = append(keys, envelope.BroadcastKey("all"))

@@ -185,34 +185,6 @@ func TestGroupsChangeUnderHeldMail(t *testing.T) {
 	}
 }
 
-// Fails if an inbox that is not empty is deleted, or if an unbound one still
-// takes mail.
-func TestInboxEndsInOrder(t *testing.T) {
-	fl := newFleet(t, rabbit.URI(t))
-	a := fl.up("hosta")
-	gid := fl.entity("hosta")
-	spec := Inbox{GID: gid, Worker: true}
-	box := a.attach(gid, func(i *Inbox) { i.Worker = true })
-	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", gid, gid, "last"), Confirmed)
-	d := got(t, "mail", box.mail)
-	if err := a.Unbind(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
-	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", gid, gid, "too late"), Returned)
-	if err := d.Requeue(); err != nil {
-		t.Fatal(err)
-	}
-	again := got(t, "handed back", box.mail)
-	if err := again.Ack(); err != nil {
-		t.Fatal(err)
-	}
-	a.Detach(gid)
-	eventually(t, "deleted", func() bool { ok, err := a.Delete(t.Context(), gid); return ok && err == nil })
-	if ok, err := a.Renew(t.Context(), gid); ok || err != nil {
-		t.Errorf("still there: %v %v", ok, err)
-	}
-}
-
 // Fails if mail of an unknown sender is refused before its host could
 // announce it, is overtaken by later mail of the same sender, or holds up
 // others.

@@ -96,12 +96,24 @@ func (w *window) consume(prefetch int, by func(*amqp.Channel, string, string) (<
 // turn takes another consumer in place of the present one, on the same
 // channel: nothing is requeued, and the next messages come (design §6).
 func (w *window) turn(prefetch int) error {
+	if err := w.cancel(); err != nil {
+		return err
+	}
+	return w.again(prefetch)
+}
+
+// cancel ends the present consumer and takes what was on its way to it.
+func (w *window) cancel() error {
 	if err := w.ch.Cancel(w.now.tag, false); err != nil {
 		return err
 	}
-	for d := range w.now.deliveries { // what was on its way under the old tag
+	for d := range w.now.deliveries {
 		w.take(d)
 	}
+	return nil
+}
+
+func (w *window) again(prefetch int) error {
 	return w.consume(prefetch, func(ch *amqp.Channel, queue, tag string) (<-chan amqp.Delivery, error) {
 		return ch.Consume(queue, tag, false, true, false, false, nil)
 	})
@@ -140,6 +152,12 @@ func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
 			w.r.resume()
 		case answer := <-in.more:
 			answer <- w.widen()
+		case answer := <-in.end:
+			r := w.finish(ctx)
+			answer <- r
+			if err = r.err; r.removed {
+				return errRemoved
+			}
 		case <-look.C:
 			err = w.look()
 			look.Reset(w.lookIn())

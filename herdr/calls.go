@@ -207,3 +207,8 @@ func (c *Client) SendKeys(ctx context.Context, who string, keys ...string) error
 func (c *Client) ReportMetadata(ctx context.Context, m Metadata) error {
 	return c.call(ctx, "pane.report_metadata", m, nil)
 }
+
+// PaneClose ends a pane and what runs in it. Code pane_not_found: there is none.
+func (c *Client) PaneClose(ctx context.Context, pane string) error {
+	return c.call(ctx, "pane.close", paneTarget{pane}, nil)
+}

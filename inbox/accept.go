@@ -105,8 +105,8 @@ func (b *box) admit(it *item) (gone, taken, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	id := it.env.MsgID
-	if b.entity.State == Gone || b.byID[id] != nil {
-		return b.entity.State == Gone, false, false
+	if Ended(b.entity) || b.byID[id] != nil {
+		return Ended(b.entity), false, false
 	}
 	old, again := b.index[id]
 	if again {

@@ -19,6 +19,7 @@ type box struct {
 	later   func(func(*store.Tx) error) // Store.Later, which never blocks
 	wake    chan struct{}               // capacity 1: there is something new for the worker's loop
 	changed chan struct{}               // capacity 1: the entity is another now
+	over    chan struct{}               // closed when the entity is gone
 	started bool                        // guarded by Inbox.mu
 
 	mu     sync.Mutex
@@ -57,11 +58,15 @@ type attempt struct {
 const endedMost = 1024
 
 func newBox(e store.Entity, later func(func(*store.Tx) error)) *box {
-	return &box{
+	b := &box{
 		gid: e.GID, worker: e.Kind == Worker, later: later, entity: e,
-		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), over: make(chan struct{}),
 		byID: map[string]*item{}, index: map[string]store.Held{}, ended: map[string][32]byte{},
 	}
+	if e.State == Gone {
+		close(b.over)
+	}
+	return b
 }
 
 func (b *box) snapshot() store.Entity {
@@ -239,7 +244,7 @@ func (b *box) remember(it *item) {
 func (b *box) head() (it *item, gone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.next(), b.entity.State == Gone
+	return b.next(), Ended(b.entity)
 }
 
 // next is head; mu is held.

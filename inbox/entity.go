@@ -20,15 +20,20 @@ const (
 
 // States of an entity's record.
 const (
-	Live = "live"
-	Gone = "gone" // its pane ended or it was unregistered; the gid never lives again
+	Live     = store.EntityLive
+	Stopping = store.EntityStopping // its end is on record and under way (design §9)
+	Gone     = store.EntityGone     // nothing is left of it; the gid never lives again
 )
 
-// Panes finds the pane that a worker is registered with.
+// Panes finds and closes the pane that a worker is registered with.
 type Panes interface {
 	// Identify returns the pane with its terminal and agent kind pinned, or an
 	// error that says which panes there are.
 	Identify(ctx context.Context, id string) (Pane, error)
+	// Close closes the pane of an ending worker, if it still has that terminal,
+	// and whatever pane the gateway opened for that gid. What is gone already
+	// is closed.
+	Close(ctx context.Context, gid string, pane Pane) error
 }
 
 // Registration makes or changes an entity.
@@ -118,7 +123,7 @@ func checkRegistration(r Registration) error {
 // named finds the live entity of that name, or makes a new one.
 func (in *Inbox) named(r Registration) (store.Entity, bool, error) {
 	for _, e := range in.Entities() {
-		if e.Name != r.Name || e.State == Gone {
+		if e.Name != r.Name || Ended(e) {
 			continue
 		}
 		if e.Kind != r.Kind {
@@ -141,7 +146,7 @@ func (in *Inbox) identify(ctx context.Context, id string) (Pane, error) {
 // free refuses a pane that another worker lives in.
 func (in *Inbox) free(pane Pane, gid string) error {
 	for _, other := range in.Entities() {
-		if other.GID != gid && other.State != Gone && (other.Pane == pane.ID || other.Terminal != "" && other.Terminal == pane.Terminal) {
+		if other.GID != gid && !Ended(other) && (other.Pane == pane.ID || other.Terminal != "" && other.Terminal == pane.Terminal) {
 			return fault.New(fault.Conflict, "pane %s belongs to %s already: one pane, one worker; unregister that one first", pane.ID, other.Name)
 		}
 	}
@@ -180,7 +185,7 @@ func (in *Inbox) ByToken(token string) (store.Entity, bool) {
 // ByName returns the live entity of that name or gid.
 func (in *Inbox) ByName(name string) (store.Entity, bool) {
 	for _, e := range in.Entities() {
-		if e.State != Gone && (e.Name == name || e.GID == name) {
+		if !Ended(e) && (e.Name == name || e.GID == name) {
 			return e, true
 		}
 	}

@@ -112,17 +112,20 @@ func TestAGidThatIsGoneNeverLivesAgain(t *testing.T) {
 	var told []string
 	w.in.cfg.Changed = func(e store.Entity) { told = append(told, e.State) }
 	e := w.worker("a")
-	gone, err := w.in.Unregister(t.Context(), "a")
-	if err != nil || gone.State != Gone || gone.GoneAt != w.clock.now().UnixMilli() {
-		t.Errorf("unregister: %+v, %v", gone, err)
+	if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
+		t.Errorf("unregister: %v", err)
 	}
-	_, err = w.in.Unregister(t.Context(), "a")
+	gone := w.in.AwaitEnd(t.Context(), e.GID)
+	if gone.State != Gone || gone.GoneAt != w.clock.now().UnixMilli() {
+		t.Errorf("unregistered: %+v", gone)
+	}
+	_, err := w.in.Unregister(t.Context(), "a")
 	wants(t, err, fault.UnknownRecipient, `"a"`)
 	again := w.worker("a")
 	if again.GID == e.GID {
 		t.Error("the same gid lives again")
 	}
-	same(t, "told", []string{Live, Gone, Live}, told)
+	same(t, "told", []string{Live, Stopping, Gone, Live}, told)
 	w.restart()
 	_, alive := w.in.ByName(e.GID)
 	same(t, "alive after a restart", false, alive)

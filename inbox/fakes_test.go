@@ -369,6 +369,46 @@ type window struct {
 	full    bool
 	widened int
 	bound   bool
+	away    error    // the broker cannot be reached
+	refuse  int      // so often the inbox is not empty
+	steps   []string // of ends, in order
+	look    func(step string)
+}
+
+func (w *window) Unbind(_ context.Context, gid string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.away == nil {
+		w.step("unbound " + gid)
+	}
+	return w.away
+}
+
+func (w *window) set(fn func(*window)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fn(w)
+}
+
+func (w *window) step(what string) {
+	w.steps = append(w.steps, what)
+	if w.look != nil {
+		w.look(what)
+	}
+}
+
+func (w *window) Remove(_ context.Context, gid string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.away != nil {
+		return false, w.away
+	}
+	if w.refuse > 0 {
+		w.refuse--
+		return false, nil
+	}
+	w.step("removed " + gid)
+	return true, nil
 }
 
 func (w *window) More(string) bool {
@@ -415,3 +455,5 @@ func (g *gates) seen() []string {
 	defer g.mu.Unlock()
 	return slices.Clone(g.all)
 }
+
+func (r *reports) EndTurns(string) {}

@@ -104,7 +104,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 func (b *box) begin(it *item, cancel context.CancelFunc) (store.Entity, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if it.state != waiting || it.place == nil || b.entity.State == Gone {
+	if it.state != waiting || it.place == nil || Ended(b.entity) {
 		return b.entity, false
 	}
 	b.attempt = &attempt{item: it, cancel: cancel}

@@ -51,6 +51,8 @@ type Reports interface {
 	// TurnOver tells an asker NO_WAITER, FAILED or ABANDONED. It never blocks
 	// and may be lost.
 	TurnOver(ask *envelope.Envelope, kind envelope.Kind, reason string)
+	// EndTurns tells everybody whom an entity that ends had asked.
+	EndTurns(gid string)
 }
 
 // Names turns a gid into what people call it.
@@ -92,6 +94,8 @@ type Inbox struct {
 	log   hclog.Logger
 	clock clock
 
+	patience int // endPatience but in tests
+
 	registry sync.Mutex // one change of an entity at a time
 
 	mu      sync.Mutex
@@ -129,7 +133,7 @@ func New(cfg Config) *Inbox {
 	}
 	return &Inbox{
 		cfg: cfg, log: cfg.Logger, clock: newClock(cfg.Now(), cfg.Uptime()),
-		boxes: map[string]*box{}, done: make(chan struct{}),
+		boxes: map[string]*box{}, patience: endPatience, done: make(chan struct{}),
 	}
 }
 
@@ -168,6 +172,7 @@ func (in *Inbox) start(b *box) {
 	ctx := in.running
 	switch {
 	case b.snapshot().State == Gone:
+	case Ended(b.snapshot()):
 		b.started = true
 		in.loops.Go(func() { in.windUp(ctx, b) })
 	case b.worker:

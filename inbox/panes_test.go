@@ -23,6 +23,8 @@ type panes struct {
 	// written is told of each text before it is on the screen.
 	written func(msgID string)
 	absent  atomic.Int64 // looks that found no agent
+	away    error        // herdr cannot be reached
+	asked   atomic.Int64 // to close a pane: once a round
 }
 
 // plan is how one attempt goes.
@@ -36,6 +38,7 @@ type plan struct {
 type pane struct {
 	reason string // why the gate is closed; "" open
 	gone   bool
+	closed bool // by the gateway
 	agent  bool
 	text   []string // message ids in order
 }
@@ -75,6 +78,28 @@ func (p *panes) Identify(_ context.Context, id string) (Pane, error) {
 		return Pane{}, fault.New(fault.BadRequest, "no pane %s", id)
 	}
 	return Pane{ID: id, Terminal: "term-" + id, Kind: "agent"}, nil
+}
+
+func (p *panes) Close(_ context.Context, _ string, at Pane) error {
+	p.mu.Lock()
+	away := p.away
+	p.mu.Unlock()
+	p.asked.Add(1)
+	if away != nil {
+		return away
+	}
+	p.set(func() {
+		if known := p.all[at.ID]; known != nil && at.Terminal == "term-"+at.ID {
+			known.closed = true
+		}
+	})
+	return nil
+}
+
+func (p *panes) isClosed(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all[id].closed
 }
 
 // long is the content that a pane gets announced only.

@@ -68,7 +68,7 @@ func (in *Inbox) Wait(gid string, f Filter, l Limit) (*Waiter, error) {
 	w.limit.Max = max(w.limit.Max, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.entity.State == Gone {
+	if Ended(b.entity) {
 		return nil, noInbox()
 	}
 	b.waiters = append(b.waiters, w)

@@ -134,7 +134,7 @@ func (t *turns) take(ask *envelope.Envelope) *Ears {
 func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
 	b := in.box(ask.To)
 	switch {
-	case b == nil || b.snapshot().State == Gone:
+	case b == nil || Ended(b.snapshot()):
 		in.cfg.Reports.TurnOver(ask, envelope.Abandoned, string(fault.PaneGone))
 		return false
 	case ask.Signer != in.cfg.Host && in.cfg.Allowed != nil && !in.cfg.Allowed(ask.Signer):

@@ -188,6 +188,7 @@ func TestATurnEndsWithEitherSide(t *testing.T) {
 	if _, err := w.in.Unregister(t.Context(), "m"); err != nil {
 		t.Fatal(err)
 	}
+	w.in.AwaitEnd(t.Context(), m.GID)
 	same(t, "told at the end", []string{"ABANDONED PANE_GONE"}, w.over())
 	w.in.Ask(w.question(m.GID, ""))
 	same(t, "told after it", []string{"ABANDONED PANE_GONE", "ABANDONED PANE_GONE"}, w.over())

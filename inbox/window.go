@@ -7,6 +7,10 @@ type Window interface {
 	More(gid string) bool // take another window of held mail; false: at its bound
 	Full(gid string) bool // mail may lie on the broker that it does not give yet
 	Ready(gid string) int // messages that still lie on the broker
+	// Unbind has later mail to gid come back to who sends it.
+	Unbind(ctx context.Context, gid string) error
+	// Remove deletes the inbox of gid if nothing is left in it, held or ready.
+	Remove(ctx context.Context, gid string) (bool, error)
 }
 
 // Held is how much mail waits for a client of gid, here and on the broker.

@@ -33,6 +33,7 @@ type Mailbox interface {
 	BriefToAnswer(gid, msgID string) (store.Brief, error)
 	Register(ctx context.Context, r inbox.Registration) (store.Entity, string, bool, error)
 	Unregister(ctx context.Context, name string) (store.Entity, error)
+	AwaitEnd(ctx context.Context, gid string) store.Entity
 	ByName(name string) (store.Entity, bool)
 	Listen(gid, about, from string) *inbox.Ears
 	Questions(gid string) []*envelope.Envelope

@@ -48,6 +48,12 @@ const (
 	StateAsk      = "ask"
 )
 
+// The states of an end.
+const (
+	StateStopped  = "stopped"  // nothing is left of it
+	StateStopping = "stopping" // on record, and going on by itself
+)
+
 // SendResult is the answer of bridge_send.
 type SendResult struct {
 	State   string   `json:"state"`
@@ -275,7 +281,8 @@ type UnregisterArgs struct {
 // UnregisterResult tells what became of it.
 type UnregisterResult struct {
 	GID   string `json:"gid"`
-	State string `json:"state"`
+	State string `json:"state"`          // stopped or stopping
+	Note  string `json:"note,omitempty"` // what is waited for
 }
 
 // Caller is the identity behind a request.

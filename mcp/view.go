@@ -8,6 +8,7 @@ import (
 
 	"fleetd/fabric/roster"
 	"fleetd/inbox"
+	"fleetd/store"
 )
 
 // Roster shows the fleet as this host sees it.
@@ -160,11 +161,27 @@ func (c *Conversation) Register(ctx context.Context, a RegisterArgs) (RegisterRe
 	}, nil
 }
 
-// Unregister ends an entity of this host.
+// endPatience is how long a call waits for the end that it began.
+const endPatience = 30 * time.Second
+
+// Unregister ends an entity of this host, and waits for its end some time.
 func (c *Conversation) Unregister(ctx context.Context, a UnregisterArgs) (UnregisterResult, error) {
 	e, err := c.Mailbox.Unregister(ctx, a.Name)
 	if err != nil {
 		return UnregisterResult{}, err
 	}
-	return UnregisterResult{GID: e.GID, State: e.State}, nil
+	r := UnregisterResult{GID: e.GID, State: StateStopped}
+	if c.ended(ctx, e.GID).State != inbox.Gone {
+		r.State, r.Note = StateStopping, stoppingNote
+	}
+	return r, nil
+}
+
+const stoppingNote = "Its end is on record and goes on by itself: herdr, the broker or a client that is being given mail is waited for."
+
+// ended waits for the end of a local entity, as long as a call may.
+func (c *Conversation) ended(ctx context.Context, gid string) store.Entity {
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	return c.Mailbox.AwaitEnd(ctx, gid)
 }

@@ -24,6 +24,8 @@ type Entity struct {
 	Terminal  string
 	AgentKind string
 	State     string
+	Launched  bool  // the gateway opened its pane
+	KeepPane  bool  // it stopped by itself: its pane is left to whoever opened it
 	CreatedAt int64 // Unix ms
 	GoneAt    int64 // Unix ms, 0 while it lives
 }

@@ -127,6 +127,21 @@ func (l link) Ready(gid string) int {
 	return n
 }
 
+// endWait bounds one step of the end of an inbox; it is tried again.
+const endWait = 5 * time.Second
+
+func (l link) Unbind(ctx context.Context, gid string) error {
+	ctx, cancel := context.WithTimeout(ctx, endWait)
+	defer cancel()
+	return l.g.fabric.Unbind(ctx, gid)
+}
+
+func (l link) Remove(ctx context.Context, gid string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, endWait)
+	defer cancel()
+	return l.g.fabric.Remove(ctx, gid)
+}
+
 // presence publishes what the roster says; nil without a broker.
 func (g *gateway) presence(sign func(*envelope.Envelope) error) func(context.Context, *envelope.Envelope) error {
 	if g.cfg.Broker.URI == "" {
@@ -184,6 +199,10 @@ func (p panes) Inject(ctx context.Context, at inbox.Pane, text string, h inbox.H
 func (p panes) Identify(ctx context.Context, id string) (inbox.Pane, error) {
 	pane, err := p.client.Identify(ctx, id)
 	return inbox.Pane(pane), err
+}
+
+func (p panes) Close(ctx context.Context, gid string, at inbox.Pane) error {
+	return p.client.Close(ctx, herdr.Pane(at))
 }
 
 // identities is the inbox as the listener asks it.

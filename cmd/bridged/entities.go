@@ -123,9 +123,10 @@ func shellQuote(s string) string {
 
 func (a *app) unregisterCmd() *cobra.Command {
 	return &cobra.Command{
-		Use:     "unregister NAME",
-		Short:   "End an agent or a main of this host",
-		Long:    `End an entity: its senders are told, its inbox is emptied and removed, its token is worth nothing any more. Its id never comes back.`,
+		Use:   "unregister NAME",
+		Short: "End an agent or a main of this host",
+		Long: `End an entity: its pane is closed, its senders are told, its inbox is emptied
+and removed, its token is worth nothing any more. Its id never comes back.`,
 		GroupID: groupHost,
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
@@ -137,7 +138,7 @@ func (a *app) unregisterCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.emit(r, func(w *printer) { w.record("state", r.State, "gid", r.GID) })
+			return a.emit(r, func(w *printer) { w.record("state", r.State, "gid", r.GID, "note", r.Note) })
 		}),
 	}
 }

@@ -232,9 +232,8 @@ func (g *gateway) openEntities() error {
 // and to the broker. Whoever is announced can be written to: its inbox is on
 // the broker before, where that can be reached.
 func (g *gateway) entityChanged(e store.Entity) {
-	gone := e.State == inbox.Gone
-	if gone {
-		g.outbox.EndTurns(e.GID)
+	ended := inbox.Ended(e)
+	if ended {
 		g.roster.RemoveLocal(e.GID)
 		g.status.forget(e.GID)
 	}
@@ -243,7 +242,7 @@ func (g *gateway) entityChanged(e store.Entity) {
 			g.log.Error("an inbox cannot be attached", "name", e.Name, "error", err)
 		}
 	}
-	if gone {
+	if ended {
 		return
 	}
 	err := g.roster.SetLocal(roster.Entity{GID: e.GID, Name: e.Name, Kind: e.Kind, Groups: e.Groups, Pane: e.Pane})
@@ -253,12 +252,20 @@ func (g *gateway) entityChanged(e store.Entity) {
 	g.status.follow(e)
 }
 
-// attach consumes an entity's inbox; where that is done already only its
-// groups can have changed, and what it holds stays with it.
+// attach consumes an entity's inbox until it is gone; where that is done
+// already only its groups can have changed, and what it holds stays with it.
 func (g *gateway) attach(e store.Entity) error {
+	if e.State == inbox.Gone {
+		g.attached.Delete(e.GID)
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), attachWait)
 	defer cancel()
-	if _, attached := g.attached.LoadOrStore(e.GID, true); attached {
+	_, attached := g.attached.LoadOrStore(e.GID, true)
+	switch {
+	case attached && inbox.Ended(e):
+		return nil // the inbox has it unbound
+	case attached:
 		return g.fabric.SetGroups(ctx, e.GID, e.Groups)
 	}
 	prefetch := mainWindow
@@ -266,7 +273,7 @@ func (g *gateway) attach(e store.Entity) error {
 		prefetch = workerWindow
 	}
 	err := g.fabric.Attach(fabric.Inbox{
-		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch,
+		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch, Ending: inbox.Ended(e),
 		Handler: func(d envelope.Delivery) { g.inbox.Accept(context.Background(), e.GID, d) },
 		InHand:  func(msgID string) bool { return g.inbox.InHand(e.GID, msgID) },
 	})

@@ -47,7 +47,7 @@ func (h health) Ready(context.Context) (bool, []string) {
 		}
 	}
 	for _, e := range h.g.inbox.Entities() {
-		if e.Kind == inbox.Worker && e.State != inbox.Gone && e.Pane != "" && !h.g.monitor.View().Up {
+		if e.Kind == inbox.Worker && !inbox.Ended(e) && e.Pane != "" && !h.g.monitor.View().Up {
 			reasons = append(reasons, "herdr does not answer at "+h.g.cfg.Herdr.Socket)
 			break
 		}

@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"fleetd/inbox"
 )
 
 // metrics shows the counters that the parts keep; a registry of its own, so
@@ -51,7 +53,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count(commits, c.g.store.Stats().Commits)
 	gauge(healthy, oneIf(c.g.store.Healthy() == nil))
 	for _, e := range c.g.inbox.Entities() {
-		if e.GoneAt == 0 {
+		if !inbox.Ended(e) {
 			gauge(held, float64(c.g.inbox.Held(e.GID)), e.Name)
 		}
 	}

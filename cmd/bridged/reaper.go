@@ -46,7 +46,7 @@ func (g *gateway) reap(ctx context.Context) error {
 				continue
 			}
 			g.log.Info("a worker's pane or agent is gone; the worker ends", "name", e.Name, "pane", e.Pane)
-			if _, err := g.inbox.Unregister(ctx, e.GID); err != nil {
+			if err := g.inbox.Reap(ctx, e.GID); err != nil {
 				g.log.Error("a worker that is gone could not be ended yet", "name", e.Name, "error", err)
 				continue
 			}
@@ -59,7 +59,7 @@ func (g *gateway) reap(ctx context.Context) error {
 // how long that must last. A pane that has moved keeps its terminal; one with
 // another terminal is a herdr that was restarted, which proves nothing.
 func ended(e store.Entity, view herdr.View) (grace time.Duration, gone bool) {
-	if e.Kind != inbox.Worker || e.State == inbox.Gone || e.Pane == "" || !view.Up {
+	if e.Kind != inbox.Worker || inbox.Ended(e) || e.Pane == "" || !view.Up {
 		return 0, false
 	}
 	if pane, found := view.Panes[e.Pane]; found {

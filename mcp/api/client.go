@@ -119,7 +119,7 @@ func (c *Client) Register(ctx context.Context, a mcp.RegisterArgs) (mcp.Register
 
 // Unregister implements mcp.Admin; it is asked as the host's own user.
 func (c *Client) Unregister(ctx context.Context, a mcp.UnregisterArgs) (mcp.UnregisterResult, error) {
-	return call[mcp.UnregisterResult](ctx, c, request{verb: "unregister", admin: true, args: func(int) any { return a }})
+	return call[mcp.UnregisterResult](ctx, c, request{verb: "unregister", wait: 30, admin: true, args: func(int) any { return a }})
 }
 
 // request is one call, before it is known how often it has to be tried.

@@ -85,6 +85,12 @@ func (l link) More(gid string) bool {
 
 func (l link) Full(gid string) bool { return l.g.fabric.Full(gid) }
 
+func (l link) Unbind(ctx context.Context, gid string) error { return l.g.fabric.Unbind(ctx, gid) }
+
+func (l link) Remove(ctx context.Context, gid string) (bool, error) {
+	return l.g.fabric.Remove(ctx, gid)
+}
+
 func (l link) Ready(gid string) int {
 	n, _ := l.g.fabric.ReadyCount(context.Background(), gid)
 	return n

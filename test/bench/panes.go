@@ -100,3 +100,7 @@ func (p *panes) Identify(ctx context.Context, id string) (inbox.Pane, error) {
 	pane, err := p.client.Identify(ctx, id)
 	return inbox.Pane(pane), err
 }
+
+func (p *panes) Close(ctx context.Context, _ string, at inbox.Pane) error {
+	return p.client.Close(ctx, herdr.Pane(at))
+}

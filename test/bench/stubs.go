@@ -81,3 +81,5 @@ func (open) Inject(_ context.Context, _ inbox.Pane, _ string, h inbox.Hooks) inb
 func (open) Identify(_ context.Context, id string) (inbox.Pane, error) {
 	return inbox.Pane{ID: id, Terminal: "t1", Kind: kind}, nil
 }
+
+func (open) Close(context.Context, string, inbox.Pane) error { return nil }

@@ -40,6 +40,9 @@ func (a answers) refused() bool {
 // tidy leaves the pane as a person would who has looked at it: no dialog, no
 // text that was never submitted.
 func (w *worker) tidy() error {
+	if _, err := w.Screen(); err != nil {
+		return nil // its pane was closed: nothing of it is left
+	}
 	s, err := w.State()
 	if err != nil {
 		return err

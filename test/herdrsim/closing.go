@@ -11,6 +11,10 @@ func (c *core) endTerminal(p *pane) {
 		return
 	}
 	p.term = nil
+	if c.closed == nil {
+		c.closed = map[string]*terminal{}
+	}
+	c.closed[p.id] = term
 	c.endings.Go(func() { term.end(c.opts.Timing.CloseStep) })
 }
 

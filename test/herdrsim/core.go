@@ -34,6 +34,7 @@ type core struct {
 	ring          ring
 	seq           uint64 // the server-wide state_change_seq
 	endings       sync.WaitGroup
+	closed        map[string]*terminal // what panes had that are gone, for Input
 }
 
 type stopKind int

@@ -51,10 +51,22 @@ func (s *Server) on(paneID string, f func(c *core, p *pane) error) error {
 	})
 }
 
-// Input returns every write to the pane's terminal so far, byte for byte.
+// Input returns every write to the pane's terminal so far, byte for byte; of a
+// closed pane what it had been given.
 func (s *Server) Input(paneID string) ([]Write, error) {
 	var out []Write
-	err := s.on(paneID, func(_ *core, p *pane) error { out = p.term.log(); return nil })
+	err := s.inspect(func(c *core) error {
+		p, err := c.inputPane(paneID)
+		term := c.closed[paneID]
+		switch {
+		case err == nil:
+			term = p.term
+		case term == nil:
+			return err
+		}
+		out = term.log()
+		return nil
+	})
 	return out, err
 }
 

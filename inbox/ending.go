@@ -1,0 +1,247 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+	"fleetd/test/failpoint"
+)
+
+// Ended reports whether an entity takes no part any more: its end has begun.
+func Ended(e store.Entity) bool { return e.State == Stopping || e.State == Gone }
+
+// Unregister begins the end of the entity of that name or gid, which is asked
+// for, and closes its pane. It returns once the end is on record: from then on
+// the gid never lives again. Run takes the steps of design §9; AwaitEnd waits
+// for the last.
+func (in *Inbox) Unregister(ctx context.Context, name string) (store.Entity, error) {
+	e, found := in.ByName(name)
+	b := in.box(e.GID)
+	if !found || b == nil {
+		return store.Entity{}, fault.New(fault.UnknownRecipient, "nobody here is called %q; `bridged roster` lists who is", name)
+	}
+	if err := in.retire(ctx, b, false); err != nil {
+		return store.Entity{}, err
+	}
+	return b.snapshot(), nil
+}
+
+// Reap begins the end of a worker whose pane or agent is gone. What is left of
+// a pane that a person opened stays with him.
+func (in *Inbox) Reap(ctx context.Context, gid string) error {
+	b := in.box(gid)
+	if b == nil {
+		return fault.New(fault.UnknownRecipient, "nobody here has the id %s", gid)
+	}
+	return in.retire(ctx, b, true)
+}
+
+// AwaitEnd waits until an entity whose end has begun is gone, or ctx ends. It
+// returns the entity as it is then.
+func (in *Inbox) AwaitEnd(ctx context.Context, gid string) store.Entity {
+	b := in.box(gid)
+	if b == nil {
+		return store.Entity{GID: gid, State: Gone}
+	}
+	select {
+	case <-b.over:
+	case <-in.done:
+	case <-ctx.Done():
+	}
+	return b.snapshot()
+}
+
+// retire records that an entity ends, before anybody acts on it: after a crash
+// it ends all the same.
+func (in *Inbox) retire(ctx context.Context, b *box, reaped bool) error {
+	in.registry.Lock()
+	defer in.registry.Unlock()
+	e := b.snapshot()
+	if Ended(e) {
+		return nil
+	}
+	failpoint.Hit("inbox.retire.before")
+	e.State, e.KeepPane = Stopping, reaped && !e.Launched
+	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+		if err := tx.DeleteTokens(e.GID); err != nil {
+			return err
+		}
+		return tx.PutEntity(e)
+	})
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("inbox.retire.after")
+	in.cfg.Changed(e) // presence is withdrawn before the loop takes the next step
+	b.become(e)
+	in.log.Info("an entity ends", "name", e.Name, "gid", e.GID)
+	in.mu.Lock()
+	in.start(b)
+	in.mu.Unlock()
+	return nil
+}
+
+// endPatience is how often the steps of an end are tried in strict order: for
+// 10 s. Then who waits for an answer is told even while herdr or the broker is
+// away; what they have to do is tried until they do it.
+const endPatience = 20
+
+// windUp takes the steps of an end, in their order and again and again, until
+// all are done or ctx ends; after a restart it goes on.
+func (in *Inbox) windUp(ctx context.Context, b *box) {
+	for round := 0; ctx.Err() == nil; round++ {
+		done, err := in.windUpOnce(ctx, b, round < in.patience)
+		if done {
+			return
+		}
+		if err != nil && round == in.patience {
+			in.log.Warn("an entity cannot end yet; trying on", "name", b.snapshot().Name, "gid", b.gid, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// windUpOnce goes through design §9: the pane is closed, the inbox unbound,
+// who waits for an answer is told, what lies in the inbox is answered for, and
+// once nothing is left the inbox goes. In strict order nothing is passed over
+// that cannot be done now.
+func (in *Inbox) windUpOnce(ctx context.Context, b *box, strict bool) (done bool, err error) {
+	away := in.closePane(ctx, b.snapshot())
+	if away != nil && strict {
+		return false, away
+	}
+	failpoint.Hit("inbox.end.closed")
+	if err := in.unbind(ctx, b.gid); err != nil {
+		if strict {
+			return false, err
+		}
+		away = err
+	}
+	failpoint.Hit("inbox.end.unbound")
+	if !in.abandon(ctx, b.gid) || !in.drained(ctx, b) {
+		return false, nil
+	}
+	// Somebody may have been given mail between the two.
+	if !in.abandon(ctx, b.gid) || away != nil {
+		return false, away
+	}
+	failpoint.Hit("inbox.end.drained")
+	if removed, err := in.remove(ctx, b.gid); !removed {
+		return false, err
+	}
+	failpoint.Hit("inbox.end.removed")
+	return in.gone(ctx, b)
+}
+
+func (in *Inbox) closePane(ctx context.Context, e store.Entity) error {
+	if e.Pane == "" || e.KeepPane || in.cfg.Panes == nil {
+		return nil
+	}
+	return in.cfg.Panes.Close(ctx, e.GID, Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind})
+}
+
+func (in *Inbox) unbind(ctx context.Context, gid string) error {
+	if in.cfg.Window == nil {
+		return nil
+	}
+	return in.cfg.Window.Unbind(ctx, gid)
+}
+
+func (in *Inbox) remove(ctx context.Context, gid string) (bool, error) {
+	if in.cfg.Window == nil {
+		return true, nil
+	}
+	return in.cfg.Window.Remove(ctx, gid)
+}
+
+// drained ends all that waits in a box, and reports whether nothing is left.
+func (in *Inbox) drained(ctx context.Context, b *box) bool {
+	b.mu.Lock()
+	all := b.those(func(*item) bool { return true })
+	b.mu.Unlock()
+	if err := in.expelAll(ctx, b, string(fault.PaneGone), all); err != nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.items.Len() == 0 // being stored, offered or injected: they come back or not
+}
+
+// gone records that nothing is left of an entity.
+func (in *Inbox) gone(ctx context.Context, b *box) (done bool, err error) {
+	in.registry.Lock()
+	defer in.registry.Unlock()
+	e := b.snapshot()
+	e.State, e.GoneAt = Gone, in.cfg.Now().UnixMilli()
+	if err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error { return tx.PutEntity(e) }); err != nil {
+		return false, err
+	}
+	b.become(e)
+	in.cfg.Changed(e)
+	in.log.Info("an entity has ended", "name", e.Name, "gid", e.GID)
+	close(b.over)
+	return true, nil
+}
+
+// abandon tells everyone whose brief the entity had and did not answer, and
+// everyone with whom it had a question open.
+func (in *Inbox) abandon(ctx context.Context, gid string) (done bool) {
+	in.endTurns(gid)
+	in.cfg.Reports.EndTurns(gid)
+	// That a brief is in stands in the store only with the next commit.
+	if err := in.cfg.Store.Write(ctx, func(*store.Tx) error { return nil }); err != nil {
+		return false
+	}
+	open, err := in.given(gid)
+	if err != nil {
+		in.log.Error("open briefs of an entity that ended could not be read", "gid", gid, "error", err)
+		return false
+	}
+	done = true
+	for _, b := range open {
+		r := reportOf(b)
+		r.Kind, r.Reason = envelope.Abandoned, string(fault.PaneGone)
+		failpoint.Hit("inbox.abandon.before")
+		if err := in.cfg.Reports.Final(ctx, r); err != nil {
+			in.log.Error("an abandoned brief could not be reported yet", "msg", b.MsgID, "trace", b.TraceID, "error", err)
+			done = false
+			continue
+		}
+		failpoint.Hit("inbox.abandon.reported")
+		in.cfg.Store.Later(func(tx *store.Tx) error {
+			if err := failSeen(tx, b, string(fault.Abandoned)); err != nil {
+				return err
+			}
+			return tx.DeleteBrief(b.GID, b.Seq)
+		})
+	}
+	return done
+}
+
+// given lists the briefs that gid has, or may have, and did not answer. One
+// whose injection is not known to have ended is left to the next start.
+func (in *Inbox) given(gid string) (all []store.Brief, err error) {
+	err = in.cfg.Store.View(func(tx *store.Tx) error {
+		briefs, err := tx.Briefs(gid)
+		if err != nil {
+			return err
+		}
+		for _, b := range briefs {
+			injected, err := wasInjected(tx, b)
+			if err != nil {
+				return err
+			}
+			if b.State == briefOpen || b.State == briefInDoubt || b.State == briefInjecting && injected {
+				all = append(all, b)
+			}
+		}
+		return nil
+	})
+	return all, err
+}

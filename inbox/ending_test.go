@@ -1,0 +1,131 @@
+package inbox
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"fleetd/store"
+)
+
+// endings has what a worker's end has to do with: an open brief, one that waits
+// for the gate, and one that this host sent.
+func endings(t *testing.T, w *world) (e store.Entity, ends func() string) {
+	e = w.worker("a")
+	open, held, local := w.brief(e.GID, "open"), w.brief(e.GID, "held"), w.brief(e.GID, "local")
+	w.broker.publish(e.GID, open)
+	w.awaitScreen("pane-a", open)
+	w.panes.gate("pane-a", "BUSY")
+	w.broker.publish(e.GID, held)
+	w.deliver(local)
+	return e, func() string {
+		var all []string
+		for _, env := range []string{open.MsgID, held.MsgID, local.MsgID} {
+			all = append(all, strings.Join(w.reports.ends(env), "+"))
+		}
+		return strings.Join(all, ",")
+	}
+}
+
+const (
+	untold    = ",,"
+	abandoned = "ABANDONED PANE_GONE,,"
+	allTold   = "ABANDONED PANE_GONE,FAILED PANE_GONE,FAILED PANE_GONE"
+)
+
+// The end of design §9, step by step. Fails if one step overtakes another, is
+// left out, or tells somebody twice.
+func TestAnEndGoesInOrder(t *testing.T) {
+	w := newWorld(t)
+	e, ends := endings(t, w)
+	var seen []string
+	w.in.cfg.Changed = func(e store.Entity) { seen = append(seen, e.State) }
+	w.window.set(func(win *window) {
+		win.refuse = 1
+		win.look = func(step string) {
+			closed := "open"
+			if w.panes.isClosed("pane-a") {
+				closed = "closed"
+			}
+			seen = append(seen, closed+" "+strings.Fields(step)[0]+" "+ends())
+		}
+	})
+	if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if gone := w.in.AwaitEnd(t.Context(), e.GID); gone.State != Gone {
+		t.Fatalf("it is %+v", gone)
+	}
+	same(t, "the order", []string{
+		Stopping, "closed unbound " + untold, "closed unbound " + allTold, "closed removed " + allTold, Gone,
+	}, seen)
+	same(t, "told", allTold, ends())
+	same(t, "held", 0, len(w.held(e.GID)))
+}
+
+// A crash leaves an end to the next start. Fails if the entity lives again, if
+// its end stays where it was, or if somebody is told twice.
+func TestAnEndIsResumedAfterACrash(t *testing.T) {
+	for _, away := range []func(*world, error){
+		func(w *world, err error) { w.panes.set(func() { w.panes.away = err }) },
+		func(w *world, err error) { w.window.set(func(win *window) { win.away = err }) },
+	} {
+		w := newWorld(t)
+		e, ends := endings(t, w)
+		away(w, errors.New("away"))
+		if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "a round", func() bool { return w.panes.asked.Load() > 1 })
+		same(t, "told while the order is kept", untold, ends())
+		w.crash()
+		w.assemble()
+		w.run()
+		if _, alive := w.in.ByName(e.GID); alive {
+			t.Error("it lives again")
+		}
+		away(w, nil)
+		w.broker.connect(w.in)
+		if gone := w.in.AwaitEnd(t.Context(), e.GID); gone.State != Gone {
+			t.Fatalf("it is %+v", gone)
+		}
+		same(t, "told", allTold, ends())
+	}
+}
+
+// Fails if those who wait for a worker that ends are not told because herdr or
+// the broker is away for long, or if the end is called done all the same.
+func TestAnEndTellsWhoWaitsWhileOthersAreAway(t *testing.T) {
+	w := newWorld(t)
+	w.in.patience = 1
+	e, ends := endings(t, w)
+	w.panes.set(func() { w.panes.away = errors.New("herdr is away") })
+	w.window.set(func(win *window) { win.away = errors.New("the broker is away") })
+	if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the word", func() bool { return ends() == allTold })
+	same(t, "state", Stopping, w.in.box(e.GID).snapshot().State)
+	w.panes.set(func() { w.panes.away = nil })
+	w.window.set(func(win *window) { win.away = nil })
+	same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	same(t, "closed", true, w.panes.isClosed("pane-a"))
+	same(t, "told", allTold, ends())
+}
+
+// Fails if the shell that a person's agent left is taken from him, or if what
+// the gateway opened stays.
+func TestAReapedWorkerLeavesAPersonHisPane(t *testing.T) {
+	w := newWorld(t)
+	theirs, ours := w.worker("theirs"), w.worker("ours")
+	ours.Launched = true
+	w.in.box(ours.GID).become(ours)
+	for _, e := range []store.Entity{theirs, ours} {
+		if err := w.in.Reap(t.Context(), e.GID); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	}
+	same(t, "theirs is closed", false, w.panes.isClosed("pane-theirs"))
+	same(t, "ours is closed", true, w.panes.isClosed("pane-ours"))
+}
