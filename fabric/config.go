@@ -76,6 +76,10 @@ type Deps struct {
 	// (design §4): nobody may believe its other headers. May be nil.
 	Known func(gid, msgID string, body []byte) bool
 
+	// Steady reports whether the wall clock may end the lives of messages that
+	// wait here: not after it jumped. Nil: always.
+	Steady func() bool
+
 	// Sync gets the roster up to date after the roster queue is bound and
 	// before the state becomes connected; ctx ends after 5 s. May be nil.
 	Sync func(ctx context.Context) error
@@ -116,6 +120,9 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 	}
 	if deps.Trust == nil || deps.Homes == nil || deps.Noted == nil || deps.Owner == nil || len(deps.Key) != ed25519.PrivateKeySize {
 		return nil, fault.New(fault.Internal, "the fabric needs a key, Trust, Homes, Noted and Owner; one is missing")
+	}
+	if deps.Steady == nil {
+		deps.Steady = func() bool { return true }
 	}
 	if deps.Now == nil {
 		deps.Now = time.Now

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -253,6 +254,37 @@ func TestSilentHostsMailWaitsUntilItIsHeard(t *testing.T) {
 	fl.settle(from, "hosta")
 	b.Heard("hosta", true)
 	box.take(t, "waits")
+}
+
+// Fails if a wall clock that jumped ends the life of mail that waits for its
+// sender's host, or if nothing does once the clock is steady.
+func TestAJumpOfTheClockEndsNoWaiting(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	a := fl.up("hosta")
+	var ahead, judged atomic.Int64
+	var steady atomic.Bool
+	b := fl.up("hostb", func(_ *Config, d *Deps) {
+		d.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		d.Steady = func() bool { judged.Add(1); return steady.Load() }
+	})
+	from, to := fl.entity("hosta"), fl.entity("hostb")
+	b.attach(to)
+	fl.mu.Lock()
+	delete(fl.homes, from)
+	fl.quiet["hosta"] = true
+	fl.mu.Unlock()
+	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", from, to, "waits"), Confirmed)
+	eventually(t, "mail waits", func() bool { return b.Stats().Parked == 1 })
+	ahead.Store(int64(time.Hour))
+	b.Heard("hostc", false)
+	eventually(t, "judged again", func() bool { return judged.Load() > 0 && b.Stats().Parked == 1 })
+	if r := b.Refusals(); len(r) != 0 {
+		t.Errorf("refused: %v", r)
+	}
+	steady.Store(true)
+	b.Heard("hostc", false)
+	eventually(t, "refused", func() bool { return b.Refusals()["expired"] == 1 })
+	fl.settle(from, "hosta") // for the sweep
 }
 
 // Fails if more than eight messages of unknown home may wait, or if the ninth

@@ -190,7 +190,7 @@ func (r *reader) resume() {
 	r.f.stats.parked.Add(-int64(len(list)))
 	waiting := map[string]bool{}
 	for _, m := range list {
-		if !waiting[m.env.From] || m.env.Expired(r.f.deps.Now(), skew) {
+		if !waiting[m.env.From] || r.over(m) {
 			r.rejudge(m)
 		} else {
 			r.park(m)
@@ -200,6 +200,11 @@ func (r *reader) resume() {
 	maps.DeleteFunc(r.quiet, func(host string, _ bool) bool {
 		return !slices.ContainsFunc(r.parked, func(m *parked) bool { return m.env.Signer == host })
 	})
+}
+
+// over reports whether the life of a message ended while it waited.
+func (r *reader) over(m *parked) bool {
+	return m.env.Expired(r.f.deps.Now(), skew) && r.f.deps.Steady()
 }
 
 func (r *reader) rejudge(m *parked) {
@@ -215,7 +220,7 @@ func (r *reader) rejudge(m *parked) {
 		return
 	case j.verdict == silent:
 		m.asked = false
-		if m.env.Expired(r.f.deps.Now(), skew) {
+		if r.over(m) {
 			j = refused(reasonExpired, fault.Expired, "the message's life ended while its host was not heard")
 		}
 	}

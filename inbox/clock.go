@@ -40,8 +40,9 @@ func (c *clock) look(wall time.Time, up time.Duration) (steady bool, jump time.D
 	return up >= c.until, jump
 }
 
-// steady reports whether the wall clock may end lives.
-func (in *Inbox) steady() bool {
+// Steady reports whether the wall clock may end lives: not for a minute after
+// it jumped against the monotonic one.
+func (in *Inbox) Steady() bool {
 	steady, jump := in.clock.look(in.cfg.Now(), in.cfg.Uptime())
 	if jump != 0 {
 		in.log.Warn("the wall clock jumped; expiry pauses for a minute", "by", jump)

@@ -154,7 +154,7 @@ func (in *Inbox) notSent(ctx context.Context, t *try, got Injection) bool {
 		in.expel(ctx, b, it, got.Reason)
 		return true
 	case reason == fault.Expired:
-		return in.steady() && in.expel(ctx, b, it, got.Reason) == nil
+		return in.Steady() && in.expel(ctx, b, it, got.Reason) == nil
 	case ctx.Err() == nil:
 		in.gate(b, it, got.Reason)
 	}

@@ -48,7 +48,7 @@ func (in *Inbox) expireAndPrune(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if !in.steady() {
+		if !in.Steady() {
 			continue
 		}
 		for _, b := range in.all() {

@@ -22,7 +22,7 @@ func (in *Inbox) Held(gid string) int {
 	b.mu.Lock()
 	n := b.ready
 	b.mu.Unlock()
-	if in.full(b) {
+	if !b.worker && in.full(b) { // a worker's are briefs, nearly all of them
 		n += in.cfg.Window.Ready(gid)
 	}
 	return n
@@ -30,7 +30,7 @@ func (in *Inbox) Held(gid string) int {
 
 // full reports whether the broker may keep more for a client than it gave.
 func (in *Inbox) full(b *box) bool {
-	return in.cfg.Window != nil && !b.worker && in.cfg.Window.Full(b.gid)
+	return in.cfg.Window != nil && in.cfg.Window.Full(b.gid)
 }
 
 // InHand reports whether a message is being given to its reader, or ended, in

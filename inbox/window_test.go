@@ -35,16 +35,23 @@ func TestAFilterLooksBehindAFullWindow(t *testing.T) {
 	}
 }
 
-// Fails if a blocked call waits for an answer that lies behind a full window.
+// Fails if a blocked call waits for an answer that lies behind a full window: a
+// main's behind other mail, a worker's behind the briefs that wait for its pane.
 func TestABlockedCallHasMailFetchedFromBehindAFullWindow(t *testing.T) {
-	w := newWorld(t)
-	e := w.main("m")
-	for i := range 8 {
-		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
+	for _, kind := range []string{Main, Worker} {
+		w := newWorld(t)
+		e := w.main("m")
+		if kind == Worker {
+			e = w.worker("a")
+			w.panes.gate("pane-a", "BUSY")
+		}
+		for i := range 8 {
+			w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
+		}
+		w.window.mu.Lock()
+		w.window.ready, w.window.full = 1, true
+		w.window.mu.Unlock()
+		waiter(t, w, e.GID, Filter{InReplyTo: newID()})
+		await(t, "another window of a "+kind, func() bool { return w.window.times() > 0 })
 	}
-	w.window.mu.Lock()
-	w.window.ready, w.window.full = 1, true
-	w.window.mu.Unlock()
-	waiter(t, w, e.GID, Filter{InReplyTo: newID()})
-	await(t, "another window", func() bool { return w.window.times() > 0 })
 }

@@ -275,6 +275,11 @@ func (w *sendWait) now(ctx context.Context) (SendResult, error) {
 		return SendResult{}, fault.New(fault.Unconfirmed, "the message %s was accepted, and nothing was heard of it yet; it may still arrive until %s. "+
 			"Do not send it again: you will be told what became of it, or look with bridge_trace %s", w.sent.MsgID, until, w.sent.TraceID)
 	}
+	if r.State == StatePending {
+		if _, r.WindowFull = w.c.Mailbox.More(w.who.GID); r.WindowFull {
+			r.Note += " It may hide behind the mail that is held for you: fetch that, too."
+		}
+	}
 	w.remind(&r)
 	return r, nil
 }

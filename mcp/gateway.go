@@ -69,6 +69,8 @@ type SendResult struct {
 	Question *Message `json:"question,omitempty"`
 	TurnID   string   `json:"turn_id,omitempty"`
 	Held     int      `json:"held"` // mail waiting for the caller
+	// WindowFull: the answer may hide behind what is held.
+	WindowFull bool `json:"window_full,omitempty"`
 }
 
 // ReadArgs are the arguments of bridge_read.

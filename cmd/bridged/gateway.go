@@ -138,7 +138,7 @@ func (g *gateway) newFabric(key ed25519.PrivateKey) (*fabric.Fabric, error) {
 		Limits: envelope.Limits{BodyBytes: cfg.Limits.ContentBytes},
 	}, fabric.Deps{
 		Log: g.log.Named("fabric"), Key: key, Trust: g.trust, Homes: g.roster, Noted: g.outbox, Owner: g.inbox,
-		Known: g.inbox.Known, Sync: g.roster.Sync,
+		Known: g.inbox.Known, Steady: g.inbox.Steady, Sync: g.roster.Sync,
 		OnSignal: g.onSignal, OnPresence: g.onPresence,
 		OnDeadLetter: func(env *envelope.Envelope, _, reason string) error { return g.outbox.DeadLetter(env, reason) },
 		RefusedBrief: g.onRefused,
