@@ -36,6 +36,7 @@ type model struct {
 	mail     []*envelope.Envelope // reports that lie in our inbox on the broker
 	answered int                  // QUERYs seen
 	out      []string             // ids of REPLYs and FAILEDs that have to get through
+	refused  []string             // ids of REPLYs whose callers were told that nothing arrives
 	alive    bool                 // the remote host answers questions
 }
 
@@ -228,8 +229,12 @@ func (m *model) speak(*rapid.T) {
 	before := len(m.broker.mail())
 	if rapid.Bool().Draw(m.t, "reply") {
 		s, err := m.world.reply("")
-		if len(m.broker.mail()) > before && (err == nil || fault.Is(err, fault.InDoubt)) {
+		switch {
+		case len(m.broker.mail()) == before:
+		case err == nil || fault.Is(err, fault.InDoubt):
 			m.out = append(m.out, s.MsgID)
+		default:
+			m.refused = append(m.refused, s.MsgID)
 		}
 		return
 	}
@@ -245,6 +250,8 @@ func (m *model) connect(*rapid.T) { m.broker.script(reply{out: fabric.Confirmed}
 
 func (m *model) restart(*rapid.T) { m.broker.cut(); m.crash() }
 
+func (m *model) kill(*rapid.T) { m.broker.cut(); m.fall() }
+
 func (m *model) pass(*rapid.T) {
 	m.broker.script(reply{out: fabric.Confirmed})
 	m.after(time.Duration(rapid.SampledFrom([]int{1, 6, 30, 120}).Draw(m.t, "seconds")) * time.Second)
@@ -254,8 +261,11 @@ func (m *model) pass(*rapid.T) {
 func (m *model) check(*rapid.T) {
 	published := map[string]int{}
 	for _, e := range m.broker.mail() {
-		if e.Kind == envelope.Send {
-			published[e.MsgID]++
+		published[e.MsgID]++
+	}
+	for _, id := range m.refused {
+		if published[id] > 1 {
+			m.t.Fatalf("the answer %s was refused, and published again", id)
 		}
 	}
 	for _, b := range m.briefs {
@@ -344,7 +354,7 @@ func TestEveryInterleavingEndsInOneTruth(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"": m.check, "send": m.send, "send again": m.sendAgain, "late word": m.lateWord, "happens": m.happens,
 			"read": m.read, "die": m.die, "answer": m.answer, "speak": m.speak, "cut": m.cut, "connect": m.connect,
-			"restart": m.restart, "pass": m.pass,
+			"restart": m.restart, "kill": m.kill, "pass": m.pass,
 		})
 		m.end()
 	})

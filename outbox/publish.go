@@ -39,7 +39,7 @@ func (o *Outbox) publish(ctx context.Context, op *open, env *envelope.Envelope, 
 		return inDoubt(env.Kind, env.Expiry(), err)
 	}
 	code := o.why(ctx, env.To, outcome, err)
-	o.refuse(op, code)
+	o.refuse(ctx, op, code)
 	return refusal(code, outcome, to, err)
 }
 
@@ -149,12 +149,16 @@ func inDoubt(kind envelope.Kind, until time.Time, cause error) error {
 }
 
 // refuse ends an intent of which nothing can arrive. The caller is told by an
-// error; the same idempotency key may try again.
-func (o *Outbox) refuse(op *open, code fault.Code) {
+// error, and the same idempotency key may try again; so it returns once that is
+// durable: after a crash an answer would be published all the same.
+func (o *Outbox) refuse(ctx context.Context, op *open, code fault.Code) {
 	o.mu.Lock()
 	in := op.intent
 	o.mu.Unlock()
 	o.conclude(in, outcomeRefused, string(code))
+	if err := o.cfg.Store.Flush(ctx); err != nil {
+		o.log.Error("that a message was refused is not on record yet", "msg", in.MsgID, "trace", in.TraceID, "error", err)
+	}
 }
 
 // release lets an intent be forgotten whose publisher is done with it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ type world struct {
 	t      tester
 	clock  *clock
 	store  *store.Store
+	disk   string // the folder of store
 	broker *fakeBroker
 	local  *fakeLocal
 	dir    *fakeDirectory
@@ -29,9 +31,12 @@ type world struct {
 
 func newWorld(t tester) *world {
 	t.Helper()
-	st := runStore(t)
+	disk, err := os.MkdirTemp(memory(), "outbox")
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(disk)) })
+	st := runStore(t, disk)
 	w := &world{
-		t: t, store: st,
+		t: t, store: st, disk: disk,
 		clock:  &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
 		broker: &fakeBroker{late: map[string][]func(fabric.Outcome){}, gone: map[string]bool{}},
 		local:  &fakeLocal{store: st, owned: map[string]bool{boss: true, aide: true}, outcomes: map[string]string{}},
@@ -52,11 +57,8 @@ func newWorld(t tester) *world {
 	return w
 }
 
-func runStore(t tester) *store.Store {
+func runStore(t tester, dir string) *store.Store {
 	t.Helper()
-	dir, err := os.MkdirTemp(memory(), "outbox")
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	st, err := store.Open(context.Background(), store.Options{Dir: dir, Steps: migrations.Steps})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -82,7 +84,6 @@ func memory() string {
 // boot starts the gateway (again) on what the store holds.
 func (w *world) boot() {
 	w.t.Helper()
-	must(w.t, w.store.Flush(context.Background()))
 	w.out = New(Config{
 		Host: "hosta", Store: w.store, Directory: w.dir, Broker: w.broker, Now: w.clock.Now,
 		Sign:  func(e *envelope.Envelope) error { return e.Sign(signKey) },
@@ -95,6 +96,28 @@ func (w *world) boot() {
 // crash ends the gateway where it stands and boots it anew. The fake broker's
 // late words go to nobody.
 func (w *world) crash() {
+	w.broker.mu.Lock()
+	w.broker.late = map[string][]func(fabric.Outcome){}
+	w.broker.mu.Unlock()
+	must(w.t, w.store.Flush(context.Background()))
+	w.boot()
+}
+
+// fall is crash, and takes along what no commit was waited for: the store is
+// as a reader finds it on disk.
+func (w *world) fall() {
+	w.t.Helper()
+	disk, err := os.MkdirTemp(w.disk, "next")
+	must(w.t, err)
+	must(w.t, w.store.View(func(*store.Tx) error { // no page of what is read is used again meanwhile
+		data, err := os.ReadFile(filepath.Join(w.disk, store.DefaultFile))
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(disk, store.DefaultFile), data, 0o600)
+	}))
+	w.store, w.disk = runStore(w.t, disk), disk
+	w.local.store = w.store
 	w.broker.mu.Lock()
 	w.broker.late = map[string][]func(fabric.Outcome){}
 	w.broker.mu.Unlock()
