@@ -34,9 +34,13 @@ func startAgents(ctx context.Context, dir string, n int) (*agents, error) {
 	if err != nil {
 		return nil, err
 	}
+	self, err := os.Executable() // herdr takes a relative name from the pane's directory
+	if err != nil {
+		return nil, errors.Join(err, sim.Close())
+	}
 	a := &agents{sim: sim, client: &herdr.Client{Socket: sim.SocketPath()}}
 	for i := range n {
-		argv := []string{os.Args[0], "--kind", kind, "--work", "5ms"}
+		argv := []string{self, "--kind", kind, "--work", "5ms"}
 		place, err := sim.Run(fmt.Sprintf("agent%d", i), argv, map[string]string{asAgent: "1"}, dir)
 		if err != nil {
 			return nil, errors.Join(err, sim.Close())
