@@ -177,6 +177,7 @@ func (b *box) release(it *item) {
 // arrive lets a new item wait; mu is held. Nobody who waits already wants
 // anything older, so it alone is offered.
 func (b *box) arrive(it *item) {
+	it.unstored = nil
 	b.set(it, waiting)
 	b.offerTo(func(w *Waiter) bool { return w.filter.admits(it.env) && b.pullable(it) })
 	poke(b.wake)
@@ -210,6 +211,9 @@ func (b *box) finish(gone ...*item) []envelope.Settler {
 
 // drop takes out an item that never was stored; mu is held.
 func (b *box) drop(it *item) {
+	if b.attempt != nil && b.attempt.item == it {
+		b.interrupt()
+	}
 	b.items.Remove(it.place)
 	it.place = nil
 	delete(b.byID, it.env.MsgID)
@@ -247,10 +251,11 @@ func (b *box) head() (it *item, gone bool) {
 	return b.next(), Ended(b.entity)
 }
 
-// next is head; mu is held.
+// next is head; mu is held. An item that is being stored is one already: the
+// gate is waited for meanwhile.
 func (b *box) next() *item {
 	for e := b.items.Front(); e != nil; e = e.Next() {
-		if it := e.Value.(*item); it.state == waiting && !it.pollOnly {
+		if it := e.Value.(*item); it.waits() && !it.pollOnly {
 			return it
 		}
 	}

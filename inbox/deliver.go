@@ -78,6 +78,7 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 	record := heldOf(b.gid, it)
 	b.mu.Unlock()
 	record.Body = env.Body
+	poke(b.wake) // the gate can be waited for already
 	var seen store.Seen
 	var dup bool
 	failpoint.Hit("inbox.deliver.before")

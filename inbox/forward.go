@@ -60,9 +60,10 @@ func (in *Inbox) forward(ctx context.Context, b *box) {
 // The order is the whole promise (design §6): the gate is waited for, then
 // injecting is recorded, then the broker is told, then text is written. What
 // happens before the record leaves the brief on the broker; what happens after
-// it is reported, and never written again.
+// it is reported, and never written again. Of local mail the gate is waited for
+// while it is being stored; nothing is recorded before that is done.
 func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
-	env, err := in.whole(b.gid, it)
+	env, err := in.whole(b, it)
 	if err != nil {
 		if !errors.Is(err, errGone) {
 			in.log.Error("the body of a message could not be read", "msg", it.env.MsgID, "trace", it.env.TraceID, "error", err)
@@ -92,6 +93,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 		hooks.Expires = env.Expiry()
 	}
 	got := in.cfg.Injector.Inject(wait, Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind}, text, hooks)
+	it.untilStored(ctx)
 	b.end(it)
 	if wait.Err() != nil && ctx.Err() == nil && !try.committed {
 		return true // somebody else took the item, or the worker moved
@@ -104,7 +106,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 func (b *box) begin(it *item, cancel context.CancelFunc) (store.Entity, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if it.state != waiting || it.place == nil || Ended(b.entity) {
+	if !it.waits() || Ended(b.entity) {
 		return b.entity, false
 	}
 	b.attempt = &attempt{item: it, cancel: cancel}
@@ -139,6 +141,7 @@ func (in *Inbox) recordInjecting(ctx context.Context, t *try) error {
 	if env.ExpiresAt != 0 && !in.cfg.Now().Before(env.Expiry()) {
 		return fault.New(fault.Expired, "the message expired before it could go in")
 	}
+	it.untilStored(ctx)
 	b.end(it)
 	if !b.move(it, waiting, injecting) {
 		return errTaken

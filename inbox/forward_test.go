@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -341,4 +342,57 @@ func TestABriefThatCannotBePastedFailsAndTheNextGoesIn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Fails if the gate is only looked at once local mail is stored, or anything is
+// recorded or written before it is.
+func TestTheGateIsWaitedForWhileLocalMailIsStored(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("w")
+	looked, refused := make(chan string, 2), errors.New("refused by what goes with it")
+	w.panes.script(func(msgID string) *plan { looked <- msgID; return nil })
+	for _, also := range []error{refused, nil} {
+		env := w.brief(e.GID, "x")
+		// The commit is made only after the gate was found open.
+		err := w.in.Deliver(t.Context(), env, func(tx *store.Tx) error {
+			select {
+			case id := <-looked:
+				same(t, "at the gate", env.MsgID, id)
+			case <-time.After(hang):
+				t.Error("the gate was not looked at")
+			}
+			if _, found, err := tx.BriefByMsg(e.GID, env.MsgID); found || err != nil {
+				t.Errorf("on record before it is stored: %v, %v", found, err)
+			}
+			same(t, "pane", 0, len(w.panes.screen("pane-w")))
+			return also
+		})
+		if !errors.Is(err, also) {
+			t.Fatalf("deliver: %v, want %v", err, also)
+		}
+		if also == nil {
+			await(t, "injected", func() bool { return w.outcome(e.GID, env.MsgID) == "injected" })
+			same(t, "pane", []string{env.MsgID}, w.panes.screen("pane-w"))
+		}
+	}
+}
+
+// Fails if a message that could not be stored keeps its place at a closed gate:
+// nobody behind it would learn why he waits.
+func TestMailThatCouldNotBeStoredLeavesTheGate(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("w")
+	w.panes.gate("pane-w", "BUSY")
+	refused := errors.New("refused by what goes with it")
+	first, next := w.brief(e.GID, "1"), w.brief(e.GID, "2")
+	err := w.in.Deliver(t.Context(), first, func(*store.Tx) error {
+		await(t, "a look at the gate", func() bool { return len(w.reports.told(first.MsgID)) == 1 })
+		return refused
+	})
+	if !errors.Is(err, refused) {
+		t.Fatalf("deliver: %v", err)
+	}
+	w.deliver(next)
+	await(t, "the next at the gate", func() bool { return len(w.reports.told(next.MsgID)) == 1 })
+	same(t, "told", []string{"DEFERRED BUSY"}, w.reports.told(next.MsgID))
 }

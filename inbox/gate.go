@@ -32,7 +32,7 @@ func (in *Inbox) gate(b *box, it *item, reason string) {
 	if changed {
 		b.reason, b.since = reason, now
 	}
-	tell := reason != "" && reason != reasonSettling && it.state == waiting && it.told != reason
+	tell := reason != "" && reason != reasonSettling && it.waits() && it.told != reason
 	if tell {
 		b.tell(it, reason)
 	}

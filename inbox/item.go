@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"container/list"
+	"context"
 	"encoding/json"
 	"errors"
 	"time"
@@ -42,17 +43,34 @@ type item struct {
 
 	// The box's mutex guards what follows.
 	state       state
-	local       bool             // the store has it; nobody else does
-	hold        envelope.Settler // the broker's; nil if there is none, or it was let go
-	letGo       bool             // the broker was told: another copy is acked at once
-	attempted   bool             // the commit of injecting failed, or so it seemed
-	onRecord    bool             // there may be a record of the brief already
+	unstored    *envelope.Envelope // whole, until the store has it
+	local       bool               // the store has it; nobody else does
+	hold        envelope.Settler   // the broker's; nil if there is none, or it was let go
+	letGo       bool               // the broker was told: another copy is acked at once
+	attempted   bool               // the commit of injecting failed, or so it seemed
+	onRecord    bool               // there may be a record of the brief already
 	redelivered bool
 	shown       bool   // a client may have seen it: the held index says offered
 	leaving     bool   // its end is being committed: the held index needs it no more
 	pollOnly    bool   // it may be in the pane already
 	told        string // the last DEFERRED reason its sender got
 	place       *list.Element
+}
+
+// waits reports whether the item waits for the gate; the box's mutex is held.
+func (it *item) waits() bool {
+	return it.place != nil && (it.state == waiting || it.state == storing && it.stored != nil)
+}
+
+// untilStored waits until the store has the item or refused it.
+func (it *item) untilStored(ctx context.Context) {
+	if it.stored == nil {
+		return
+	}
+	select {
+	case <-it.stored:
+	case <-ctx.Done():
+	}
 }
 
 func newItem(env *envelope.Envelope, now time.Time) *item {
@@ -65,7 +83,7 @@ func newLocal(env *envelope.Envelope, now time.Time) *item {
 	it := newItem(env, now)
 	lean := *env
 	lean.Body = nil
-	it.env, it.lean, it.local = &lean, true, true
+	it.env, it.unstored, it.lean, it.local = &lean, env, true, true
 	return it
 }
 
@@ -109,14 +127,20 @@ func heldOf(gid string, it *item) store.Held {
 var errGone = errors.New("the message is not held any more")
 
 // whole returns it's envelope with its body.
-func (in *Inbox) whole(gid string, it *item) (*envelope.Envelope, error) {
+func (in *Inbox) whole(b *box, it *item) (*envelope.Envelope, error) {
 	if !it.lean {
 		return it.env, nil
+	}
+	b.mu.Lock()
+	unstored := it.unstored
+	b.mu.Unlock()
+	if unstored != nil {
+		return unstored, nil
 	}
 	var h store.Held
 	var found bool
 	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		h, found, err = tx.HeldEntry(gid, it.seq)
+		h, found, err = tx.HeldEntry(b.gid, it.seq)
 		return err
 	})
 	if err != nil {

@@ -111,7 +111,7 @@ func (b *Batch) Messages() ([]Mail, error) {
 func (b *Batch) mails() ([]Mail, error) {
 	mails := make([]Mail, len(b.items))
 	for i, it := range b.items {
-		env, err := b.in.whole(b.box.gid, it)
+		env, err := b.in.whole(b.box, it)
 		if err != nil {
 			return nil, err
 		}

@@ -100,7 +100,7 @@ func (in *Inbox) Read(gid, msgID string) (Mail, error) {
 	again := given && it.redelivered
 	b.mu.Unlock()
 	if given {
-		env, err := in.whole(gid, it)
+		env, err := in.whole(b, it)
 		if err == nil {
 			return Mail{Envelope: env, FromName: in.cfg.Names.Name(env.From), Redelivered: again}, nil
 		}
