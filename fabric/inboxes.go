@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -31,12 +32,40 @@ func (f *Fabric) Attach(spec Inbox) error {
 	f.mu.Lock()
 	f.inboxes[spec.GID] = in
 	s := f.sess
-	ready := s != nil && s.inboxes
+	ready, declared := s != nil && s.inboxes, s != nil && s.declared
 	f.mu.Unlock()
-	if ready {
+	switch {
+	case ready:
 		in.start(s)
+	case declared: // it is attached with the others, and announced before
+		s.declareInbox(in)
 	}
 	return nil
+}
+
+// declareInboxes has every inbox on the broker before its entity is announced:
+// whoever reads the announcement may send at once. What cannot be declared is
+// told of when it is to be attached.
+func (s *session) declareInboxes() {
+	f := s.f
+	f.mu.Lock()
+	s.declared = true
+	all := slices.Collect(maps.Values(f.inboxes))
+	f.mu.Unlock()
+	for _, in := range all {
+		s.declareInbox(in)
+	}
+}
+
+func (s *session) declareInbox(in *inbox) {
+	spec := in.snapshot()
+	err := s.bindSignal(s.ctx, spec.GID)
+	if err == nil {
+		err = s.aside(s.ctx, func(ch *amqp.Channel) error { return in.declare(ch, spec) })
+	}
+	if err != nil {
+		s.f.log.Debug("an inbox is not declared yet", "gid", spec.GID, "error", err)
+	}
 }
 
 // attachAll starts the inboxes once the roster is synced (design §3).

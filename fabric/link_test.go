@@ -67,9 +67,10 @@ func TestSecondGatewayOfAHostIdIsRefusedAndLoud(t *testing.T) {
 	second.refusedFor = time.Second
 	second.run().box(worker)
 	eventually(t, "a contested claim", func() bool { return second.Claim().Status == ClaimContested })
-	if s := second.State(); s.Phase != Connecting || !strings.Contains(s.Reason, "hosta is in use by another gateway") {
-		t.Errorf("the second one's state is %+v", s)
-	}
+	eventually(t, "a state that says why", func() bool {
+		s := second.State()
+		return s.Phase == Connecting && strings.Contains(s.Reason, "hosta is in use by another gateway")
+	})
 	out, err := second.Publish(t.Context(), envelope.LanePresence, fl.letter(envelope.Presence, "hosta", envelope.GatewayAddress("hosta"), envelope.RosterKey("hosta", envelope.RosterGateway), "{}"), nil)
 	if out != NotSent || !fault.Is(err, fault.BrokerDown) {
 		t.Errorf("the second one announced itself: %v %v", out, err)
@@ -184,6 +185,34 @@ func TestConnectedWaitsForTheRosterButNotForEver(t *testing.T) {
 	}
 }
 
+// Fails if an entity is announced before its inbox is on the broker: whoever
+// reads the announcement and sends at once is told UNROUTABLE.
+func TestInboxesAreThereBeforeTheyAreAnnounced(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	b := fl.up("hostb")
+	first, late := fl.entity("hosta"), fl.entity("hosta")
+	from := fl.entity("hostb")
+	a := fl.gateway("hosta")
+	outcomes := make(chan Outcome, 4)
+	a.Fabric.deps.Sync = func(context.Context) error { // where all is announced
+		a.box(late) // one that comes meanwhile
+		for _, to := range []string{first, late} {
+			for lane, kind := range map[envelope.Lane]envelope.Kind{envelope.LaneMail: envelope.Send, envelope.LaneSignal: envelope.Query} {
+				out, _ := b.Publish(context.Background(), lane, fl.letter(kind, "hostb", from, to, ""), nil)
+				outcomes <- out
+			}
+		}
+		return nil
+	}
+	a.box(first)
+	a.run().await(Connected)
+	for range 4 {
+		if out := got(t, "the broker's word", outcomes); out != Confirmed {
+			t.Errorf("a message to an announced entity is %v", out)
+		}
+	}
+}
+
 // Fails if durable mail, consumers or the state do not come back after the
 // broker went down and up, or the changes are told out of order.
 func TestBrokerRestartHeals(t *testing.T) {
@@ -290,32 +319,6 @@ func TestAlarmBlocksAndEnds(t *testing.T) {
 	if out == InDoubt {
 		box.take(t, "found the alarm")
 	}
-}
-
-// Fails if losing a queue of the link's own is not noticed and mended.
-func TestDeletedRosterQueueHeals(t *testing.T) {
-	uri := rabbit.URI(t)
-	fl := newFleet(t, uri)
-	a := fl.up("hosta")
-	eventually(t, "ready", func() bool { ok, _ := a.Ready(); return ok })
-	a.Fabric.mu.Lock()
-	s := a.sess
-	a.Fabric.mu.Unlock()
-	if err := s.con.deleteQueue(fl.names().RosterQueue("hosta", s.word)); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "a new session", func() bool { return a.Stats().SessionsLost == 1 })
-	eventually(t, "ready again", func() bool { ok, _ := a.Ready(); return ok })
-}
-
-func (c *connection) deleteQueue(name string) error {
-	ch, err := c.Channel()
-	if err != nil {
-		return err
-	}
-	defer ch.Close()
-	_, err = ch.QueueDelete(name, false, false, false)
-	return err
 }
 
 // Fails if a gateway that nothing comes back to is called ready.

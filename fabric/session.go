@@ -37,6 +37,7 @@ type session struct {
 	presence bool            // presence may be published: before the state is connected
 	up       bool            // everything of design §3's "connected" but pub and blocked
 	blocked  string          // the broker's reason for taking no publishes
+	declared bool            // the inboxes of before are on the broker, or soon
 	inboxes  bool            // inboxes attach at once
 	wakes    []chan struct{} // of the lane readers
 }
@@ -128,6 +129,7 @@ func (s *session) start() error {
 	if err := s.startLanes(); err != nil {
 		return err
 	}
+	s.declareInboxes()
 	f.update(func() { s.presence = true })
 	s.sync()
 	f.update(func() { s.up = true })
