@@ -27,9 +27,9 @@ func TestContestedInboxIsTakenOverInTheEnd(t *testing.T) {
 	fine := fl.entity("hostb")
 	b.box(gid)
 	eventually(t, "contested", func() bool { return b.InboxState(gid).Status == InboxContested })
-	if !contains(b.log.lines(), "[ERROR]", "another gateway holds this inbox", gid) {
-		t.Error("no line says so")
-	}
+	eventually(t, "a line that says so", func() bool {
+		return contains(b.log.lines(), "[ERROR]", "another gateway holds this inbox", gid)
+	})
 	b.attach(fine) // other inboxes go on
 	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", gid, gid, "x"), Confirmed)
 	box.take(t, "x")

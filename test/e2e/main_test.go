@@ -68,9 +68,9 @@ func twoHosts(t *testing.T, ctx context.Context) (a, b *fleet.Host) {
 	return a, b
 }
 
-func addHost(t *testing.T, ctx context.Context, f *fleet.Fleet, name string) *fleet.Host {
+func addHost(t *testing.T, ctx context.Context, f *fleet.Fleet, name string, env ...string) *fleet.Host {
 	t.Helper()
-	h, err := f.AddHost(ctx, name)
+	h, err := f.AddHost(ctx, name, env...)
 	if err != nil {
 		t.Fatal(err)
 	}

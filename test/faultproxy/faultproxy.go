@@ -33,7 +33,7 @@ type Proxy struct {
 	cond   *sync.Cond
 	mode   Mode
 	closed bool
-	conns  map[net.Conn]struct{}
+	conns  map[net.Conn]bool // true: orphaned
 }
 
 // Start listens on a free loopback port and forwards to target (host:port).
@@ -42,7 +42,7 @@ func Start(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fault proxy: %w", err)
 	}
-	p := &Proxy{target: target, l: l, conns: map[net.Conn]struct{}{}}
+	p := &Proxy{target: target, l: l, conns: map[net.Conn]bool{}}
 	p.cond = sync.NewCond(&p.mu)
 	p.wg.Go(p.accept)
 	return p, nil
@@ -57,6 +57,17 @@ func (p *Proxy) Set(m Mode) {
 	p.mode = m
 	p.mu.Unlock()
 	p.cond.Broadcast()
+}
+
+// Orphan stalls every open connection for good, without telling either end:
+// what a router that forgot them does. New ones pass, and each end finds out by
+// itself. Whoever sends into one has his bytes held until Cut, Reset or Close.
+func (p *Proxy) Orphan() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		p.conns[c] = true
+	}
 }
 
 // Cut closes every open connection in the ordinary way (FIN).
@@ -77,7 +88,7 @@ func (p *Proxy) drop(rst bool) {
 	for c := range p.conns {
 		_ = c.Close()
 	}
-	p.conns = map[net.Conn]struct{}{}
+	p.conns = map[net.Conn]bool{}
 	p.cond.Broadcast()
 }
 
@@ -136,23 +147,24 @@ func (p *Proxy) keep(conns ...net.Conn) bool {
 			_ = c.Close()
 			continue
 		}
-		p.conns[c] = struct{}{}
+		p.conns[c] = false
 	}
 	return !p.closed
 }
 
 // copy moves bytes until either end is closed. While stalled it holds what it
-// read and reads no more, so that the sender's socket buffer fills up.
+// read, be it the end, and reads no more, so that the sender's socket buffer
+// fills up.
 func (p *Proxy) copy(dst, src net.Conn, stalledBy Mode) {
 	defer dst.Close()
 	defer src.Close()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
-		if err != nil || !p.pass(src, stalledBy) {
+		if !p.pass(src, stalledBy) {
 			return
 		}
-		if _, err := dst.Write(buf[:n]); err != nil {
+		if _, werr := dst.Write(buf[:n]); err != nil || werr != nil {
 			return
 		}
 	}
@@ -163,10 +175,11 @@ func (p *Proxy) pass(c net.Conn, stalledBy Mode) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for {
-		if _, open := p.conns[c]; !open {
+		orphaned, open := p.conns[c]
+		if !open {
 			return false
 		}
-		if p.mode != Stall && p.mode != stalledBy {
+		if !orphaned && p.mode != Stall && p.mode != stalledBy {
 			return true
 		}
 		p.cond.Wait()

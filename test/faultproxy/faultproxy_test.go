@@ -110,3 +110,19 @@ func TestDownRefusesNewConnections(t *testing.T) {
 		}
 	}
 }
+
+// Fails if either end of an orphaned connection hears of the other again, even
+// of its end, or if a new connection suffers.
+func TestOrphansAreToldNothing(t *testing.T) {
+	p, client, server := pair(t)
+	send(t, client)
+	arrives(t, server)
+	p.Orphan()
+	send(t, server)
+	silent(t, client)
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.Set(faultproxy.Pass)
+	silent(t, server)
+}

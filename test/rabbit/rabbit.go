@@ -276,6 +276,16 @@ func (n *Node) Restart(ctx context.Context) error {
 	return n.boot(ctx, scripts)
 }
 
+// RestartEmpty ends the broker and starts another on the same ports that has
+// nothing of what the first one knew.
+func (n *Node) RestartEmpty(ctx context.Context) error {
+	n.halt()
+	if err := os.RemoveAll(filepath.Join(n.Dir, "mnesia")); err != nil {
+		return err
+	}
+	return n.Restart(ctx)
+}
+
 // Sync has the broker write its metadata to disk. Without it a queue or binding
 // declared a moment before Kill may be gone after Restart, durable or not.
 func (n *Node) Sync(ctx context.Context) error {
