@@ -45,8 +45,8 @@ func (in *Inbox) announcedMail(gid string, e *envelope.Envelope) store.Brief {
 	return b
 }
 
-// putBrief makes the record of a brief. To look for one that there may be costs
-// a scan; what it says then stays as it is.
+// putBrief makes the record of a brief. What one that there may be says stays
+// as it is.
 func putBrief(tx *store.Tx, b store.Brief, onRecord bool) error {
 	if onRecord {
 		if _, found, err := tx.BriefByMsg(b.GID, b.MsgID); err != nil || found {
@@ -125,6 +125,11 @@ func (in *Inbox) OpenBriefs(gid string) ([]store.Brief, error) {
 // the only one in doubt: whoever answers must have got something.
 func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
 	given := in.givenJustNow(gid) // first: what leaves here is on record
+	if msgID != "" {              // what is no id is answered with the list of those that are
+		if b, found, err := in.briefOf(gid, msgID); err == nil && found && b.State != briefMail {
+			return b, nil
+		}
+	}
 	all, err := in.briefs(gid)
 	if err != nil {
 		return store.Brief{}, err

@@ -6,15 +6,15 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// createBuckets is step 1: the buckets of design §10. held and outbox have
-// parts: entries and bodies; intents, their bodies, and an index each of the
-// open and the ended ones.
+// createBuckets is step 1: the buckets of design §10. Some have parts: briefs and
+// an index of them; entries and bodies; intents, their bodies, and an index each
+// of the open and the ended ones.
 func createBuckets(tx *bolt.Tx) error {
 	for _, path := range [][]string{
 		{"meta"},
 		{"entities"}, {"tokens"},
 		{"seen"},
-		{"briefs"},
+		{"briefs"}, {"briefs", "entries"}, {"briefs", "ids"},
 		{"held"}, {"held", "entries"}, {"held", "bodies"},
 		{"outbox"}, {"outbox", "intents"}, {"outbox", "bodies"}, {"outbox", "open"}, {"outbox", "ended"},
 		{"keys"},

@@ -2,6 +2,13 @@ package store
 
 import bolt "go.etcd.io/bbolt"
 
+// The briefs bucket has two parts: an entity may have hundreds that it has
+// answered, and one is found by its message id for every answer.
+const (
+	briefEntries = "entries" // gid+seq → Brief
+	briefIDs     = "ids"     // gid+msgId → seq
+)
+
 // Brief is a brief that is being injected into a local worker or is open
 // there (design §6); all that the scan at boot reads.
 type Brief struct {
@@ -32,14 +39,23 @@ func seqKey(gid string, seq uint64) ([]byte, error) {
 	return append(key, u64(seq)...), nil
 }
 
+func (tx *Tx) briefBuckets() (entries, ids *bolt.Bucket, err error) {
+	if entries, err = tx.ordered(bucketBriefs, briefEntries); err != nil {
+		return nil, nil, err
+	}
+	ids, err = tx.bucket(bucketBriefs, briefIDs)
+	return entries, ids, err
+}
+
 // PutBrief stores br. One with Seq 0 is new and gets the next number, else the
 // record of that Seq is replaced, body included.
 func (tx *Tx) PutBrief(br Brief) error {
-	b, err := tx.ordered(bucketBriefs)
+	b, ids, err := tx.briefBuckets()
 	if err != nil {
 		return err
 	}
-	if _, err := idKey("gid", br.GID); err != nil {
+	id, err := pairKey("gid", br.GID, "message id", br.MsgID)
+	if err != nil {
 		return err
 	}
 	if br.Seq, err = tx.sequence(b, br.Seq); err != nil {
@@ -53,7 +69,10 @@ func (tx *Tx) PutBrief(br Brief) error {
 	if err != nil {
 		return err
 	}
-	return tx.put(b, key, value)
+	if err := tx.put(b, key, value); err != nil {
+		return err
+	}
+	return tx.put(ids, id, append([]byte{recordVersion}, u64(br.Seq)...))
 }
 
 func decodeBrief(v []byte) (br Brief, err error) {
@@ -74,7 +93,7 @@ func (tx *Tx) Briefs(gid string) ([]Brief, error) {
 func (tx *Tx) AllBriefs() ([]Brief, error) { return tx.briefs(nil) }
 
 func (tx *Tx) briefs(prefix []byte) ([]Brief, error) {
-	b, err := tx.bucket(bucketBriefs)
+	b, err := tx.bucket(bucketBriefs, briefEntries)
 	if err != nil {
 		return nil, err
 	}
@@ -87,35 +106,52 @@ func (tx *Tx) briefs(prefix []byte) ([]Brief, error) {
 	return all, err
 }
 
-// BriefByMsg returns the brief of gid with this message id. It scans gid's
-// briefs, which are few.
+// BriefByMsg returns the brief of gid with this message id.
 func (tx *Tx) BriefByMsg(gid, msgID string) (Brief, bool, error) {
-	all, err := tx.Briefs(gid)
+	b, ids, err := tx.briefBuckets()
 	if err != nil {
 		return Brief{}, false, err
 	}
-	for _, br := range all {
-		if br.MsgID == msgID {
-			return br, true, nil
-		}
+	id, err := pairKey("gid", gid, "message id", msgID)
+	if err != nil {
+		return Brief{}, false, err
 	}
-	return Brief{}, false, nil
+	v := ids.Get(id)
+	if v == nil {
+		return Brief{}, false, nil
+	}
+	if len(v) != 1+8 {
+		return Brief{}, false, short(bucketBriefs, len(v), 1+8)
+	}
+	br, err := decodeBrief(b.Get(append(id[:idLen:idLen], v[1:]...)))
+	return br, err == nil, err
 }
 
 // DeleteBrief forgets one brief, which need not exist.
 func (tx *Tx) DeleteBrief(gid string, seq uint64) error {
-	b, err := tx.bucket(bucketBriefs)
+	b, ids, err := tx.briefBuckets()
 	if err != nil {
 		return err
 	}
-	_, err = tx.deleteSeq(b, gid, seq)
-	return err
-}
-
-func (tx *Tx) deleteSeq(b *bolt.Bucket, gid string, seq uint64) (bool, error) {
 	key, err := seqKey(gid, seq)
 	if err != nil {
-		return false, err
+		return err
 	}
-	return tx.delete(b, key)
+	v := b.Get(key)
+	if v == nil {
+		return nil
+	}
+	br, err := decodeBrief(v)
+	if err != nil {
+		return err
+	}
+	id, err := pairKey("gid", gid, "message id", br.MsgID)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.delete(b, key); err != nil {
+		return err
+	}
+	_, err = tx.delete(ids, id)
+	return err
 }

@@ -83,7 +83,7 @@ func (s *Store) checkRecords() (problems []error) {
 		note(checkIDs[Entity](tx, bucketEntities))
 		note(checkIDs[Home](tx, bucketHomes))
 		note(tx.each(nil, bucketTokens, func(_, v []byte) error { return wantVersion(bucketTokens, v) }))
-		note(tx.each(nil, bucketBriefs, func(_, v []byte) error { _, err := decodeBrief(v); return err }))
+		note(tx.checkBriefs())
 		note(tx.each(nil, bucketKeys, func(_, v []byte) error { _, err := decodeKey(v); return err }))
 		note(tx.eachSlot(bucketSeen, func(_, v []byte) error { _, err := decodeSeen(v); return err }))
 		note(tx.eachSlot(bucketTrace, func(k, v []byte) error { _, err := decodeEvent(k, v); return err }))
@@ -125,6 +125,30 @@ func (tx *Tx) eachSlot(name string, fn func(k, v []byte) error) error {
 		return err
 	}
 	return b.ForEachBucket(func(k []byte) error { return b.Bucket(k).ForEach(fn) })
+}
+
+// checkBriefs compares the index with the briefs.
+func (tx *Tx) checkBriefs() error {
+	b, ids, err := tx.briefBuckets()
+	if err != nil {
+		return err
+	}
+	n := 0
+	err = b.ForEach(func(_, v []byte) error {
+		br, err := decodeBrief(v)
+		if err != nil {
+			return err
+		}
+		n++
+		if found, ok, err := tx.BriefByMsg(br.GID, br.MsgID); err != nil || !ok || found.Seq != br.Seq {
+			return damaged(bucketBriefs, fmt.Errorf("brief %s is missing in the index (%w)", br.MsgID, err))
+		}
+		return nil
+	})
+	if have := ids.Stats().KeyN; err == nil && have != n {
+		err = damaged(bucketBriefs, fmt.Errorf("%d index entries for %d briefs", have, n))
+	}
+	return err
 }
 
 // checkHeld compares the bodies with the entries.
