@@ -60,6 +60,8 @@ func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
 		r.Kind, r.Reason = envelope.Failed, seen.Reason
 	case seen.Outcome == outcomeInjected || seen.Outcome == outcomeDrained:
 		r.Kind = envelope.Injected
+	case seen.Outcome == outcomeInjecting && seen.Boot != in.cfg.Boot:
+		r.Kind, r.Reason = envelope.Failed, string(fault.InDoubt) // the start is about to report it
 	default:
 		r.Kind, r.Reason = envelope.Deferred, ReasonQueued
 	}

@@ -68,6 +68,28 @@ func TestABriefThatWasBeingInjectedAtACrashIsInDoubtOnce(t *testing.T) {
 	}
 }
 
+// Fails if what an earlier run was injecting is called waiting until the start
+// has reported it, which a store that is down holds up: its sender would hear
+// that it expired, and it may be in the pane.
+func TestAnOldInjectionIsInDoubtBeforeItIsReported(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	env := w.brief(e.GID, "x")
+	died := make(chan struct{})
+	w.panes.onWritten(func(string) {
+		w.life.alive(func() { w.dead = true })
+		close(died)
+	})
+	w.broker.publish(e.GID, env)
+	<-died
+	w.panes.onWritten(nil)
+	w.crash()
+	w.assemble()
+	same(t, "query", "FAILED IN_DOUBT", w.query(env, e.GID, there))
+	w.run()
+	w.awaitEnd(env, "FAILED IN_DOUBT")
+}
+
 // Fails if the outcome is only known to the signal that was lost.
 func TestAnInjectionWhoseSignalWasLostIsFoundByAQuery(t *testing.T) {
 	w := newWorld(t)
