@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
@@ -99,6 +100,43 @@ func TestRenewTellsWhetherTheInboxExists(t *testing.T) {
 	}
 	if ok, err := a.Renew(t.Context(), uuid.NewString()); ok || err != nil {
 		t.Errorf("missing inbox: %v %v", ok, err)
+	}
+}
+
+// Fails if an inbox that nobody consumes goes, mail and all, although it is
+// renewed, or if publishing alone would do: then nothing need be renewed.
+func TestRenewKeepsTheLeaseOfAnAbsentHostsInbox(t *testing.T) {
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
+	a := fl.up("hosta")
+	kept, left := fl.entity("hostb"), fl.entity("hostb")
+	_, ch := stranger(t, uri)
+	returns := ch.NotifyReturn(make(chan amqp.Return, 1024))
+	for _, gid := range []string{kept, left} {
+		if _, err := ch.QueueDeclare(fl.names().Inbox(gid), true, false, false, false, amqp.Table{argExpires: int64(1000)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for gone := false; !gone; { // until the one that is only published to is gone
+		if ok, err := a.Renew(t.Context(), kept); !ok || err != nil {
+			t.Fatalf("the inbox went although it is renewed: %v %v", ok, err)
+		}
+		for _, gid := range []string{kept, left} {
+			err := ch.PublishWithContext(t.Context(), "", fl.names().Inbox(gid), true, false, amqp.Publishing{Body: []byte("x")})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		select {
+		case r := <-returns:
+			if gone = r.RoutingKey == fl.names().Inbox(left); !gone {
+				t.Fatalf("%s is gone", r.RoutingKey)
+			}
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if n, err := a.ReadyCount(t.Context(), kept); n == 0 || err != nil {
+		t.Errorf("%d messages in the renewed inbox: %v", n, err)
 	}
 }
 

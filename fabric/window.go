@@ -140,7 +140,7 @@ func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
 			return errInboxChannel
 		case d, ok := <-source:
 			if !ok {
-				return w.ended(closes)
+				return w.ended(closes, errInboxChannel)
 			}
 			w.take(d)
 			if w.now.prefetch > narrowWindow && in.f.crowded() {
@@ -163,21 +163,21 @@ func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
 			look.Reset(w.lookIn())
 		}
 		if err != nil {
-			return err
+			return w.ended(closes, err)
 		}
 	}
 }
 
 // ended prefers the broker's own word on why the consumer ended.
-func (w *window) ended(closes <-chan *amqp.Error) error {
+func (w *window) ended(closes <-chan *amqp.Error, err error) error {
 	select {
-	case err := <-closes:
-		if err != nil {
-			return err
+	case word := <-closes:
+		if word != nil {
+			return word
 		}
 	default:
 	}
-	return errInboxChannel
+	return err
 }
 
 func (w *window) take(d amqp.Delivery) {

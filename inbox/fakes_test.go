@@ -222,6 +222,12 @@ func (b *broker) publish(gid string, env *envelope.Envelope) *message {
 	return m
 }
 
+func (b *broker) all(gid string) []*message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.queues[gid])
+}
+
 // handBack ends the hold on a message that was held for long.
 func (b *broker) handBack(m *message) {
 	b.mu.Lock()

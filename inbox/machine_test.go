@@ -24,7 +24,14 @@ type machine struct {
 	worker, main store.Entity
 	batches      []*Batch
 	sent         []*post
+	away         []away
 	luck         *rand.Rand // of the pane
+}
+
+// away is a message that was handed back and has not come again.
+type away struct {
+	gid string
+	m   *message
 }
 
 // post is one message of a run.
@@ -68,6 +75,8 @@ func TestEveryMessageHasOneEnd(t *testing.T) {
 			},
 			"poll":      func(t *rapid.T) { m.take(t) },
 			"settle":    func(t *rapid.T) { m.settle(t) },
+			"hand back": func(t *rapid.T) { m.handBack(t) },
+			"take back": func(t *rapid.T) { m.takeBack() },
 			"reconnect": func(t *rapid.T) { m.reconnect() },
 			"disk": func(t *rapid.T) {
 				m.disk.set(func(d *disk) { d.lie = true })
@@ -120,11 +129,31 @@ func (m *machine) revive() {
 func (m *machine) restartAll() {
 	m.crash()
 	m.noteEnds()
-	m.batches = nil
+	m.batches, m.away = nil, nil
 	m.begin()
 }
 
+// handBack hands back what was held for long and is not in hand.
+func (m *machine) handBack(t *rapid.T) {
+	gid := rapid.SampledFrom([]string{m.main.GID, m.worker.GID}).Draw(t, "whose")
+	for _, msg := range m.broker.all(gid) {
+		out := slices.ContainsFunc(m.away, func(a away) bool { return a.m == msg })
+		if !out && m.broker.open(msg) && !m.in.InHand(gid, msg.env.MsgID) {
+			m.broker.handBack(msg)
+			m.away = append(m.away, away{gid, msg})
+		}
+	}
+}
+
+func (m *machine) takeBack() {
+	for _, a := range m.away {
+		m.broker.again(a.gid, a.m)
+	}
+	m.away = nil
+}
+
 func (m *machine) reconnect() {
+	m.away = nil
 	m.broker.disconnect()
 	m.broker.connect(m.in)
 }
@@ -219,6 +248,10 @@ func (m *machine) settle(t *rapid.T) {
 func (m *machine) check(t *rapid.T) {
 	m.panes.script(nil)
 	m.panes.set(func() { m.panes.all[m.worker.Pane].reason = "" })
+	if m.life.alive(func() {}) { // what came again needs no restart to be settled
+		m.takeBack()
+		await(t, "an owner of all that lies on the broker", func() bool { return m.unowned() == "" || !m.life.alive(func() {}) })
+	}
 	m.restartAll()
 	rest := func() bool {
 		b := m.in.box(m.worker.GID)
@@ -243,13 +276,21 @@ func (m *machine) check(t *rapid.T) {
 	for _, p := range m.sent {
 		m.checkOne(t, p, screen)
 	}
-	for gid, queue := range m.broker.queues {
-		for _, msg := range queue {
+	if body := m.unowned(); body != "" {
+		t.Errorf("message %s lies on the broker and nobody holds it", body)
+	}
+}
+
+// unowned is the body of a message on the broker that nobody here holds.
+func (m *machine) unowned() string {
+	for _, gid := range []string{m.worker.GID, m.main.GID} {
+		for _, msg := range m.broker.all(gid) {
 			if m.broker.open(msg) && !m.holds(gid, msg.env.MsgID) {
-				t.Errorf("message %s lies on the broker and nobody holds it", msg.env.Body)
+				return string(msg.env.Body)
 			}
 		}
 	}
+	return ""
 }
 
 func (m *machine) holds(gid, msgID string) bool {

@@ -7,7 +7,11 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"fleetd/fabric"
+	"fleetd/fault"
+	"fleetd/mcp"
 	"fleetd/test/rabbit"
 )
 
@@ -131,5 +135,129 @@ func TestAFilterFindsMailBehindAFullWindow(t *testing.T) {
 		if r.Remaining != flood-got {
 			t.Fatalf("%d remain after %d of %d", r.Remaining, got, flood)
 		}
+	}
+}
+
+// The inbox of a host that is away takes 100 000 messages and refuses the next,
+// whose sender learns it at once; with room in it it takes mail again. Fails when
+// a full inbox pushes out what it had accepted, or its refusal has another name.
+func TestAFullInboxRefusesTheNewest(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
+	defer cancel()
+	uri := rabbit.URI(t)
+	f := newFleet(t, uri)
+	a, b := addHost(t, ctx, f, "hosta"), addHost(t, ctx, f, "hostb")
+	if err := f.TrustEachOther(); err != nil {
+		t.Fatal(err)
+	}
+	sender, reader := addMain(t, ctx, a, "sender"), addMain(t, ctx, b, "reader")
+	seen(t, ctx, sender, "reader@hostb")
+	seen(t, ctx, reader, "sender@hosta")
+	if err := b.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	send := func(content string) (mcp.SendResult, error) {
+		return sender.Send(ctx, map[string]any{"to": "reader@hostb", "content": content, "queue_if_offline": true})
+	}
+	if r, err := send("accepted"); err != nil || r.State != "queued" {
+		t.Fatalf("before it is full: %+v, %v", r, err)
+	}
+	conn, err := amqp.Dial(uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue := fabric.Names{Prefix: f.Prefix}.Inbox(reader.GID)
+	for range fabric.InboxCap - 1 {
+		if err := ch.PublishWithContext(ctx, "", queue, false, false, amqp.Publishing{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, ctx, func() error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err == nil && q.Messages < fabric.InboxCap {
+			err = fmt.Errorf("%d messages are in", q.Messages)
+		}
+		return err
+	})
+	if r, err := send("refused"); !fault.Is(err, fault.InboxFull) {
+		t.Fatalf("a send to a full inbox came to %+v, %v", r, err)
+	}
+	first, ok, err := ch.Get(queue, false)
+	if err != nil || !ok || string(first.Body) != "accepted" {
+		t.Fatalf("the oldest is %q now: %t, %v", first.Body, ok, err)
+	}
+	if _, err := ch.QueuePurge(queue, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Nack(false, true); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := send("accepted again"); err != nil || r.State != "queued" {
+		t.Fatalf("with room again: %+v, %v", r, err)
+	}
+	if err := b.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Connect(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	eventually(t, ctx, func() error {
+		r, err := reader.Poll(ctx, map[string]any{"wait_seconds": 5})
+		for _, m := range r.Messages {
+			got = append(got, m.Content)
+		}
+		if err == nil && len(got) < 2 {
+			err = fmt.Errorf("the reader got %q", got)
+		}
+		return err
+	})
+	if strings.Join(got, ", ") != "accepted, accepted again" {
+		t.Errorf("the reader got %q", got)
+	}
+}
+
+// Mail that its reader never fetches ends with its life: the sender is told by
+// the reader's own gateway, the letter is listed, and nobody gets it later. Fails
+// when the end is left to the sender's watch, which comes a minute later, or
+// when expired mail vanishes without a dead letter.
+func TestHeldMailEndsWithItsLife(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
+	defer cancel()
+	a, b := twoHosts(t, ctx)
+	sender, reader := addMain(t, ctx, a, "sender"), addMain(t, ctx, b, "reader")
+	seen(t, ctx, sender, "reader@hostb")
+	sent, err := sender.Send(ctx, map[string]any{"to": "reader@hostb", "content": "short-lived", "expires_in_seconds": 2})
+	if err != nil || sent.State != "queued" {
+		t.Fatalf("the send came to %+v, %v", sent, err)
+	}
+	if _, err := sender.Send(ctx, map[string]any{"to": "reader@hostb", "content": "stays"}); err != nil {
+		t.Fatal(err)
+	}
+	told, err := sender.Poll(ctx, map[string]any{"wait_seconds": 40})
+	if err != nil || len(told.Messages) != 1 {
+		t.Fatalf("the sender was told %+v, %v", told, err)
+	}
+	if m := told.Messages[0]; m.Kind != "FAILED" || m.Reason != "EXPIRED" || m.InReplyTo != sent.MsgID {
+		t.Errorf("the sender was told %+v", m)
+	}
+	eventually(t, ctx, func() error {
+		dead, err := a.API("").ListDeadLetters(ctx, mcp.ListDeadLettersArgs{})
+		if err == nil && (len(dead.Letters) != 1 || dead.Letters[0].MsgID != sent.MsgID || dead.Letters[0].Reason != "rejected") {
+			err = fmt.Errorf("dead letters: %+v", dead)
+		}
+		return err
+	})
+	got, err := reader.Poll(ctx, map[string]any{"wait_seconds": 20})
+	if err != nil || len(got.Messages) != 1 || got.Messages[0].Content != "stays" {
+		t.Fatalf("the reader got %+v, %v", got, err)
+	}
+	if told, err = sender.Poll(ctx, map[string]any{}); err != nil || len(told.Messages) != 0 {
+		t.Errorf("the sender was told more: %+v, %v", told, err)
 	}
 }
