@@ -67,7 +67,7 @@ func (c *client) pull(ctx context.Context, stop <-chan struct{}) {
 			var r mcp.PollResult
 			if r, err = s.main.Poll(ctx, map[string]any{"wait_seconds": 3}); err == nil {
 				for _, m := range r.Messages {
-					c.rec.saw(c.name, m)
+					c.rec.saw(c.name, m, false)
 				}
 				continue
 			}
@@ -151,7 +151,7 @@ func (c *client) told(s *sending, call *history.Call, r mcp.SendResult, err erro
 		call.State, call.Text = r.State, r.Note
 		c.rec.named(s, r.MsgID)
 		if r.Reply != nil {
-			c.rec.saw(c.name, *r.Reply)
+			c.rec.saw(c.name, *r.Reply, len(s.Calls) > 0)
 		}
 	case errors.As(err, &f):
 		call.Code, call.Text = string(f.Code), f.Sentence

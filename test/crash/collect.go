@@ -39,7 +39,7 @@ func (w *world) collect(ctx context.Context) (h history.History, err error) {
 	for _, s := range w.rec.sends {
 		h.Sends = append(h.Sends, s.Send)
 	}
-	h.Shown = w.rec.shown
+	h.Shown, h.Kills = w.rec.shown, w.rec.kills
 	return h, nil
 }
 

@@ -82,6 +82,7 @@ func (w *world) bury(s *site) error {
 	if err := s.host.Kill(); err != nil {
 		return err
 	}
+	w.rec.killed(s.host.Name)
 	for _, one := range s.workers {
 		if err := one.tidy(); err != nil {
 			return err

@@ -17,6 +17,7 @@ type recorder struct {
 	mu    sync.Mutex
 	sends []*sending
 	shown []history.Shown
+	kills []history.Kill
 }
 
 // sending is one Send that may not be over.
@@ -65,13 +66,21 @@ func (r *recorder) named(s *sending, msgID string) {
 	}
 }
 
-// saw notes one message in a response that reached reader.
-func (r *recorder) saw(reader string, m mcp.Message) {
+// killed notes that the gateway of host was.
+func (r *recorder) killed(host string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kills = append(r.kills, history.Kill{At: time.Now(), Host: host})
+}
+
+// saw notes one message in a response that reached reader, who asked for it
+// once more or not.
+func (r *recorder) saw(reader string, m mcp.Message, asked bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shown = append(r.shown, history.Shown{
 		At: time.Now(), Reader: reader, MsgID: m.MsgID, Kind: m.Kind, InReplyTo: m.InReplyTo,
-		Reason: m.Reason, Content: m.Content, Redelivered: m.Redelivered,
+		Reason: m.Reason, Content: m.Content, Redelivered: m.Redelivered, Asked: asked,
 	})
 }
 

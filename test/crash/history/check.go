@@ -258,23 +258,36 @@ func (c *checker) claimed(s *Send, f fate, word string, at time.Time) {
 	}
 }
 
-// shownTwice: what a client sees again is marked.
+// shownTwice: what a client has got comes again only if its gateway was killed
+// about then, which may have taken the note of it, and then it is marked.
 func (c *checker) shownTwice() {
 	for id, all := range c.shown {
-		seen := map[string]time.Time{}
+		last := map[string]Shown{}
 		for _, m := range slices.SortedStableFunc(slices.Values(all), func(a, b Shown) int { return a.At.Compare(b.At) }) {
-			first, again := seen[m.Reader]
-			if again && !m.Redelivered {
-				c.add(Doubled, c.about(m), "%s was shown %s %s at %s and again at %s, unmarked", m.Reader, m.Kind, id, clock(first), clock(m.At))
+			first, again := last[m.Reader]
+			switch {
+			case !again:
+			case !m.Redelivered:
+				c.add(Doubled, c.about(m), "%s was shown %s %s at %s and again at %s, unmarked", m.Reader, m.Kind, id, clock(first.At), clock(m.At))
+			case !m.Asked && !c.killedBetween(m.Reader, first.At.Add(-killSlack), m.At):
+				c.add(Doubled, c.about(m), "%s was shown %s %s at %s and again at %s, and its gateway ran on", m.Reader, m.Kind, id, clock(first.At), clock(m.At))
 			}
-			if !again {
-				seen[m.Reader] = m.At
-			}
+			last[m.Reader] = m
 		}
-		if len(seen) > 1 {
-			c.add(Doubled, c.about(all[0]), "%s %s was shown to %d clients", all[0].Kind, id, len(seen))
+		if len(last) > 1 {
+			c.add(Doubled, c.about(all[0]), "%s %s was shown to %d clients", all[0].Kind, id, len(last))
 		}
 	}
+}
+
+// killSlack is how much later than a kill a client may note the last response
+// that it got before.
+const killSlack = 10 * time.Second
+
+func (c *checker) killedBetween(reader string, from, to time.Time) bool {
+	return slices.ContainsFunc(c.h.Kills, func(k Kill) bool {
+		return strings.HasSuffix(reader, "@"+k.Host) && k.At.After(from) && k.At.Before(to)
+	})
 }
 
 // about is the message that m is, answers or reports on.

@@ -98,9 +98,21 @@ func TestVerdicts(t *testing.T) {
 		// Mail.
 		{"accepted mail vanishes", func(h *History) { h.Shown = h.Shown[:1] }, []Verdict{Lost}},
 		{"mail is shown twice", func(h *History) { m := h.Shown[1]; m.At = at(8); h.Shown = append(h.Shown, m) }, []Verdict{Doubled}},
-		{"mail is shown again and says so", func(h *History) {
+		{"mail is shown again after a kill and says so", func(h *History) {
 			m := h.Shown[1]
 			m.At, m.Redelivered = at(8), true
+			h.Shown = append(h.Shown, m)
+			h.Kills = []Kill{{at(3), "b"}}
+		}, nil},
+		{"mail is shown again, and its gateway was killed long before, or another one", func(h *History) {
+			m := h.Shown[1]
+			m.At, m.Redelivered = at(8), true
+			h.Shown = append(h.Shown, m)
+			h.Kills = []Kill{{at(-30), "b"}, {at(4), "a"}}
+		}, []Verdict{Doubled}},
+		{"an answer is given again to who asks again", func(h *History) {
+			m := h.Shown[0]
+			m.At, m.Redelivered, m.Asked = at(8), true, true
 			h.Shown = append(h.Shown, m)
 		}, nil},
 		{"the mark is on the first one", func(h *History) {

@@ -17,6 +17,7 @@ type History struct {
 	Pastes  []Paste
 	Prompts []Prompt
 	Answers []Answer
+	Kills   []Kill
 	Left    []Left
 }
 
@@ -54,6 +55,13 @@ type Shown struct {
 	Reason      string
 	Content     string
 	Redelivered bool
+	Asked       bool // its reader asked for it again, by repeating a call
+}
+
+// Kill is the end of a gateway that had no time for anything.
+type Kill struct {
+	At   time.Time
+	Host string
 }
 
 // Paste is one write of text to a pane.
