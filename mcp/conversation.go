@@ -74,8 +74,8 @@ type Conversation struct {
 // it says that it does not know (design §5).
 const unconfirmedAfter = 10 * time.Second
 
-// moreArrives is how long a poll that would not wait does for mail that the
-// broker was just asked for.
+// moreArrives is how long a poll whose time is up waits on for mail that the
+// broker was just asked for. There are 15 further windows at most.
 const moreArrives = time.Second
 
 // resultMail bounds the messages of one result so that it fits its reader
@@ -361,45 +361,48 @@ func (c *Conversation) Poll(ctx context.Context, a PollArgs) (PollResult, error)
 		defer ears.Close()
 		questions = ears.C()
 	}
-	full := false
-	if len(w.C()) == 0 && filter.From != "" {
-		var taken bool
-		if taken, full = c.Mailbox.More(who.GID); taken {
-			wait = max(wait, moreArrives)
-		}
+	select {
+	case batch := <-w.C():
+		return c.polled(ctx, who, batch)
+	default:
 	}
 	patience := time.NewTimer(wait)
 	defer patience.Stop()
-	select {
-	case batch := <-w.C():
-		return c.polled(ctx, who, batch, full)
-	default:
-	}
-	select {
-	case batch := <-w.C():
-		return c.polled(ctx, who, batch, full)
-	case q := <-questions:
-		OnWritten(ctx, q.Settle)
-		held := c.Mailbox.Held(who.GID)
-		return PollResult{Messages: []Message{question(q)}, Remaining: held, Held: held, WindowFull: full}, nil
-	case <-patience.C:
-		held := c.Mailbox.Held(who.GID)
-		return PollResult{Messages: []Message{}, Remaining: held, Held: held, WindowFull: full}, nil
-	case <-Draining(ctx):
-		return PollResult{}, Stopping()
-	case <-ctx.Done():
-		return PollResult{}, ctx.Err()
+	for {
+		select {
+		case batch := <-w.C():
+			return c.polled(ctx, who, batch)
+		case q := <-questions:
+			OnWritten(ctx, q.Settle)
+			held := c.Mailbox.Held(who.GID)
+			return PollResult{Messages: []Message{question(q)}, Remaining: held, Held: held}, nil
+		case <-patience.C:
+			full := false
+			if filter.From != "" {
+				var taken bool
+				if taken, full = c.Mailbox.More(who.GID); taken { // it may be among what comes now
+					patience.Reset(moreArrives)
+					continue
+				}
+			}
+			held := c.Mailbox.Held(who.GID)
+			return PollResult{Messages: []Message{}, Remaining: held, Held: held, WindowFull: full}, nil
+		case <-Draining(ctx):
+			return PollResult{}, Stopping()
+		case <-ctx.Done():
+			return PollResult{}, ctx.Err()
+		}
 	}
 }
 
-func (c *Conversation) polled(ctx context.Context, who Caller, batch *inbox.Batch, full bool) (PollResult, error) {
+func (c *Conversation) polled(ctx context.Context, who Caller, batch *inbox.Batch) (PollResult, error) {
 	mails, err := batch.Messages()
 	if err != nil {
 		batch.Settle(false)
 		return PollResult{}, err
 	}
 	OnWritten(ctx, batch.Settle)
-	r := PollResult{WindowFull: full}
+	r := PollResult{}
 	for _, m := range mails {
 		r.Messages = append(r.Messages, message(m))
 	}
