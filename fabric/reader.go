@@ -133,7 +133,9 @@ func (r *reader) act(m *parked, j judgement) {
 func (r *reader) refuse(m *parked, j judgement) {
 	r.f.refusals.note(r.place, &m.d, m.env, j)
 	if j.report && r.f.deps.RefusedBrief != nil {
-		r.f.deps.RefusedBrief(m.env, j.code)
+		brief := *m.env
+		brief.To = r.place.gid // a broadcast is refused by each of its recipients
+		r.f.deps.RefusedBrief(&brief, j.code)
 	}
 	r.settle(m.h.Reject)
 }

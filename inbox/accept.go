@@ -48,6 +48,10 @@ func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error 
 		in.settled("ack", d.Envelope, d.Ack())
 		return nil
 	case envelope.Send, envelope.Broadcast:
+		if d.From == b.gid { // the sender's own copy of a broadcast
+			in.settled("ack", d.Envelope, d.Ack())
+			return nil
+		}
 		if err := in.allowed(ctx, b.gid, d.Envelope); err != nil {
 			return err
 		}
@@ -206,6 +210,9 @@ func (in *Inbox) seenAlready(b *box, msgID string) (seen store.Seen, found bool,
 // tellAgain signals a recorded outcome again. Whom, the records say: the
 // envelope is not verified.
 func (in *Inbox) tellAgain(ctx context.Context, gid string, d envelope.Delivery, seen store.Seen) error {
+	if seen.Host == in.cfg.Host {
+		return nil // the broker's copy of a broadcast of this host: its sender was told
+	}
 	brief, found, err := in.briefOf(gid, d.MsgID)
 	if err != nil {
 		return err

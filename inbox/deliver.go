@@ -114,6 +114,17 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 	return err
 }
 
+// Backlog is how much mail waits for gid.
+func (in *Inbox) Backlog(gid string) int {
+	b := in.box(gid)
+	if b == nil {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.items.Len()
+}
+
 func (in *Inbox) otherBody(env *envelope.Envelope) error {
 	in.log.Error("ALARM: one message id with two bodies", "msg", env.MsgID, "trace", env.TraceID)
 	return fault.New(fault.Refused, "message %s is there already with another body; this is a defect of the gateway, tell whoever runs it", env.MsgID)

@@ -114,7 +114,7 @@ func checkRegistration(r Registration) error {
 	}
 	for _, g := range r.Groups {
 		if !envelope.ValidName(g) {
-			return fault.New(fault.BadRequest, "%q is no group name: use lower-case letters, digits and dashes, a letter first; all is taken", g)
+			return badGroup(g)
 		}
 	}
 	return nil

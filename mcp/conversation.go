@@ -19,6 +19,8 @@ type Sender interface {
 	Reply(ctx context.Context, a outbox.Answer) (outbox.Sent, error)
 	Watch(msgID string) *outbox.Watch
 	Ask(ctx context.Context, q outbox.Question) (*outbox.Turn, error)
+	Broadcast(ctx context.Context, b outbox.Broadcast) (outbox.Spread, error)
+	Shares(s outbox.Spread) ([]outbox.Share, error)
 	AnswerTurn(ctx context.Context, a outbox.TurnAnswer) (outbox.Sent, error)
 }
 
@@ -34,6 +36,7 @@ type Mailbox interface {
 	Register(ctx context.Context, r inbox.Registration) (store.Entity, string, bool, error)
 	Unregister(ctx context.Context, name string) (store.Entity, error)
 	AwaitEnd(ctx context.Context, gid string) store.Entity
+	ChangeGroups(ctx context.Context, name string, add, remove []string) (store.Entity, error)
 	ByName(name string) (store.Entity, bool)
 	Listen(gid, about, from string) *inbox.Ears
 	Questions(gid string) []*envelope.Envelope
@@ -179,6 +182,9 @@ func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
 	toMain := w.sent.To.Kind != inbox.Worker
 	away := w.sent.To.HostState == roster.Offline || w.sent.To.HostState == roster.Unknown
 	if w.sent.Repeated {
+		if r, answered := w.answered(); answered {
+			return r, nil
+		}
 		w.seen()
 	}
 	known := w.sent.Outcome == "failed" // under its key, by an earlier call

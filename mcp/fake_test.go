@@ -66,6 +66,14 @@ func (g *fakeGateway) Answer(_ context.Context, a AnswerArgs) (SendResult, error
 	return SendResult{State: StateInjected, TurnID: a.TurnID}, nil
 }
 
+func (g *fakeGateway) Broadcast(_ context.Context, a BroadcastArgs) (BroadcastResult, error) {
+	return BroadcastResult{Group: a.Group}, nil
+}
+
+func (g *fakeGateway) Groups(_ context.Context, a GroupsArgs) (GroupsResult, error) {
+	return GroupsResult{Name: a.Name, Groups: append([]string{}, a.Add...)}, nil
+}
+
 func (g *fakeGateway) Roster(ctx context.Context, a RosterArgs) (RosterResult, error) {
 	if g.roster != nil {
 		return g.roster(ctx, a)

@@ -16,6 +16,7 @@ type Gateway interface {
 	Reply(ctx context.Context, a ReplyArgs) (ReplyResult, error)
 	Ask(ctx context.Context, a AskArgs) (AskResult, error)
 	Answer(ctx context.Context, a AnswerArgs) (SendResult, error)
+	Broadcast(ctx context.Context, a BroadcastArgs) (BroadcastResult, error)
 	Roster(ctx context.Context, a RosterArgs) (RosterResult, error)
 	Trace(ctx context.Context, a TraceArgs) (TraceResult, error)
 	Whoami(ctx context.Context) (WhoamiResult, error)
@@ -25,6 +26,7 @@ type Gateway interface {
 type Admin interface {
 	Register(ctx context.Context, a RegisterArgs) (RegisterResult, error)
 	Unregister(ctx context.Context, a UnregisterArgs) (UnregisterResult, error)
+	Groups(ctx context.Context, a GroupsArgs) (GroupsResult, error)
 }
 
 // SendArgs are the arguments of bridge_send.
@@ -273,6 +275,20 @@ type RegisterResult struct {
 	Token   string `json:"token,omitempty"`
 	Created bool   `json:"created"`
 	URL     string `json:"url"` // the MCP endpoint
+}
+
+// GroupsArgs change the groups of a local entity; all empty they show them.
+type GroupsArgs struct {
+	Name   string   `json:"name"`
+	Add    []string `json:"add,omitempty"`
+	Remove []string `json:"remove,omitempty"`
+}
+
+// GroupsResult is what an entity belongs to.
+type GroupsResult struct {
+	GID    string   `json:"gid"`
+	Name   string   `json:"name"`
+	Groups []string `json:"groups"`
 }
 
 // UnregisterArgs name a local entity.

@@ -90,6 +90,7 @@ func verbs(g Gateway) []verb {
 		newVerb(replyVerb, g.Reply),
 		newVerb(askVerb, g.Ask),
 		newVerb(answerVerb, g.Answer),
+		newVerb(broadcastVerb, g.Broadcast),
 		newVerb(whoamiVerb, func(ctx context.Context, _ struct{}) (WhoamiResult, error) { return g.Whoami(ctx) }),
 		newVerb(rosterVerb, g.Roster),
 		newVerb(traceVerb, g.Trace),
@@ -101,6 +102,7 @@ func adminVerbs(a Admin) []verb {
 	return []verb{
 		newVerb(verb{name: "register"}, a.Register),
 		newVerb(verb{name: "unregister"}, a.Unregister),
+		newVerb(verb{name: "groups"}, a.Groups),
 	}
 }
 
@@ -119,7 +121,7 @@ With wait_seconds it waits for the reply; 50 works with every client. What comes
 
 Errors: after UNCONFIRMED or IN_DOUBT the message may still have arrived. Never send it again; wait for a reply with bridge_poll, or look with bridge_trace. After BROKER_DOWN, HOST_OFFLINE, UNROUTABLE, INBOX_FULL or BROKER_REFUSED nothing was sent: you may try again later. "held" counts mail waiting for you: fetch it with bridge_poll.`,
 	args: map[string]argument{
-		"to":                 {doc: "Who gets it: a name, name@host, a local pane id, or the entity's id. bridge_roster lists them."},
+		"to":                 {doc: "Who gets it: a name, name@host, a local pane id, or the entity's id; any:GROUP leaves it to one worker of the group that is free. bridge_roster lists them."},
 		"content":            {doc: "The message, plain text. Say what you want back; the recipient does not see your screen or files."},
 		"wait_seconds":       {doc: waitDoc, bounded: true, max: MaxWaitSeconds, def: 0},
 		"expires_in_seconds": {doc: "After so many seconds an undelivered message is given up and you are told. At most 7 days.", bounded: true, max: maxTTLSeconds, def: 900},

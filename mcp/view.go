@@ -161,6 +161,15 @@ func (c *Conversation) Register(ctx context.Context, a RegisterArgs) (RegisterRe
 	}, nil
 }
 
+// Groups changes and shows what an entity of this host belongs to.
+func (c *Conversation) Groups(ctx context.Context, a GroupsArgs) (GroupsResult, error) {
+	e, err := c.Mailbox.ChangeGroups(ctx, a.Name, a.Add, a.Remove)
+	if err != nil {
+		return GroupsResult{}, err
+	}
+	return GroupsResult{GID: e.GID, Name: e.Name, Groups: append([]string{}, e.Groups...)}, nil
+}
+
 // endPatience is how long a call waits for the end that it began.
 const endPatience = 30 * time.Second
 

@@ -198,13 +198,13 @@ func (o *Outbox) Asked(ctx context.Context, ask *envelope.Envelope, taken bool) 
 	case !taken:
 		return o.settle(ctx, r)
 	case ask.Signer == o.cfg.Host:
-		o.answered(r.MsgID)
+		o.answered(r.MsgID, ask.From)
 		return nil
 	}
 	lock := o.stripe(r.MsgID)
 	lock.Lock()
 	defer lock.Unlock()
-	in, found, err := o.intent(r.MsgID)
+	in, found, err := o.intentFor(r.MsgID, ask.From)
 	if err != nil || !found || in.To != ask.From {
 		return err
 	}
@@ -212,8 +212,8 @@ func (o *Outbox) Asked(ctx context.Context, ask *envelope.Envelope, taken bool) 
 	case outcomeInjected, outcomeReplied, outcomeAbandoned:
 		return nil
 	}
-	o.tell(in.MsgID, Progress{Kind: envelope.Injected})
-	o.trace("resolved", in.MsgID, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, string(envelope.Ask))
+	o.tell(r.MsgID, Progress{Kind: envelope.Injected})
+	o.trace("resolved", r.MsgID, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, string(envelope.Ask))
 	o.conclude(in, outcomeInjected, "")
 	return nil
 }

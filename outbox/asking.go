@@ -50,7 +50,7 @@ func (o *Outbox) look() {
 		case op.ended() || op.ending || op.telling:
 		case op.doubted && op.refused():
 			op.telling = o.later(func(ctx context.Context) { o.tellLate(ctx, op) })
-		case !op.kind().Brief():
+		case !op.kind().Brief() || op.many():
 		case op.verdict(v) != "":
 			op.telling = o.later(func(ctx context.Context) { o.lastWord(ctx, op, v) })
 		case v.up:
@@ -170,10 +170,10 @@ func (o *Outbox) query(q question) {
 	now := o.cfg.Now()
 	env := &envelope.Envelope{
 		V: envelope.Version, Kind: envelope.Query, MsgID: o.cfg.NewID(), TraceID: q.in.TraceID,
-		From: envelope.GatewayAddress(o.cfg.Host), To: q.in.To, Signer: o.cfg.Host, InReplyTo: q.in.MsgID,
+		From: envelope.GatewayAddress(o.cfg.Host), To: q.in.To, Signer: o.cfg.Host, InReplyTo: wire(q.in),
 		TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.Life(envelope.Query, 0)).UnixMilli(),
 	}
-	o.trace("asked", q.in.MsgID, q.in.TraceID, string(envelope.Query), q.in.From, q.in.To, "", "")
+	o.trace("asked", wire(q.in), q.in.TraceID, string(envelope.Query), q.in.From, q.in.To, "", "")
 	if !o.later(func(ctx context.Context) {
 		failpoint.Hit("outbox.query.before")
 		if o.publishSignal(ctx, env) == fabric.NotSent {
@@ -197,7 +197,7 @@ func (o *Outbox) unasked(q question) {
 // lastWord tells the sender the end that this gateway has come to.
 func (o *Outbox) lastWord(ctx context.Context, op *open, v view) {
 	defer o.told(op)
-	lock := o.stripe(op.id)
+	lock := o.stripe(o.wireOf(op.id))
 	lock.Lock()
 	defer lock.Unlock()
 	o.mu.Lock()
@@ -222,7 +222,7 @@ func (o *Outbox) told(op *open) {
 // failed is the report of this gateway itself about a message of its own.
 func failed(in store.Intent, code fault.Code) envelope.Report {
 	return envelope.Report{
-		Kind: envelope.Failed, Reason: string(code), MsgID: in.MsgID, TraceID: in.TraceID,
+		Kind: envelope.Failed, Reason: string(code), MsgID: wire(in), TraceID: in.TraceID,
 		Sender: in.From, Recipient: in.To, Hops: in.Hops,
 	}
 }

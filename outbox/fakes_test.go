@@ -213,11 +213,14 @@ type fakeLocal struct {
 	owned    map[string]bool
 	err      error
 	outcomes map[string]string
+	backlog  map[string]int
 
 	mu    sync.Mutex
 	mail  []*envelope.Envelope
 	turns []*envelope.Envelope // ASKs and their ABANDONED
 }
+
+func (l *fakeLocal) Backlog(gid string) int { return l.backlog[gid] }
 
 func (l *fakeLocal) Ask(ask *envelope.Envelope) bool {
 	l.turn(ask)
@@ -272,6 +275,7 @@ func (l *fakeLocal) notices(msgID string) []string {
 type fakeDirectory struct {
 	mu    sync.Mutex
 	who   map[string]roster.Target
+	doing map[string]string // status by gid
 	stale bool
 	hosts []roster.HostView
 }
@@ -289,6 +293,28 @@ func (d *fakeDirectory) Resolve(address string) (roster.Target, error) {
 		}
 	}
 	return t, nil
+}
+
+func (d *fakeDirectory) Entities(f roster.Filter) (all []roster.EntityView) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for address, t := range d.who {
+		if address != t.GID || f.Kind != "" && f.Kind != t.Kind || f.Group != "" && !slices.Contains(t.Groups, f.Group) {
+			continue
+		}
+		e := roster.EntityView{
+			Entity: roster.Entity{GID: t.GID, Name: t.Name, Kind: t.Kind, Groups: t.Groups}, Host: t.Host, Local: t.Local,
+		}
+		e.Status.State = d.doing[t.GID]
+		for _, h := range d.hosts {
+			if h.Host == t.Host {
+				e.HostState = h.State
+			}
+		}
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b roster.EntityView) int { return strings.Compare(a.GID, b.GID) })
+	return all
 }
 
 func (d *fakeDirectory) Current() bool { return !d.stale }

@@ -58,6 +58,14 @@ func (op *open) ended() bool { return op.intent.State == store.IntentEnded }
 
 func (op *open) kind() envelope.Kind { return envelope.Kind(op.intent.Kind) }
 
+// wire is the id under which the message of an intent travels.
+func wire(in store.Intent) string {
+	if in.Of != "" {
+		return in.Of
+	}
+	return in.MsgID
+}
+
 // awaits reports whether the intent stays open when it was accepted: only of a
 // brief to a worker an outcome will be heard (design §5).
 func awaits(in store.Intent) bool {
@@ -78,6 +86,13 @@ func (o *Outbox) Load() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, in := range left {
+		if in.Kind == string(envelope.Broadcast) && in.Of == "" {
+			// Its shares say how far it came. It is not sent again: who did not get
+			// it is not known, and its caller was told nothing.
+			in.State, in.Outcome, in.EndedAt = store.IntentEnded, outcomeAccepted, o.cfg.Now().UnixMilli()
+			o.cfg.Store.Later(func(tx *store.Tx) error { return keepIntent(tx, in) })
+			continue
+		}
 		op := &open{intent: in, doubted: in.State == store.IntentIntended || in.State == store.IntentInDoubt}
 		o.keep(op)
 		o.fallBehind(op)
@@ -250,6 +265,16 @@ func (o *Outbox) intent(msgID string) (store.Intent, bool, error) {
 	return o.stored(msgID)
 }
 
+// intentFor returns what is known of a message as far as it concerns gid: of a
+// broadcast that is the share of one recipient.
+func (o *Outbox) intentFor(msgID, gid string) (store.Intent, bool, error) {
+	in, found, err := o.intent(msgID)
+	if !found || err != nil || in.Kind != string(envelope.Broadcast) {
+		return in, found, err
+	}
+	return o.intent(shareID(msgID, gid))
+}
+
 // stored reads an intent with its body.
 func (o *Outbox) stored(msgID string) (in store.Intent, found bool, err error) {
 	err = o.cfg.Store.View(func(tx *store.Tx) (err error) {
@@ -268,7 +293,7 @@ func (o *Outbox) RecipientHost(msgID, gid string) (string, bool) {
 	if host, found := o.turnHost(msgID, gid); found {
 		return host, true
 	}
-	in, found, err := o.intent(msgID)
+	in, found, err := o.intentFor(msgID, gid)
 	if err != nil {
 		o.log.Error("the noted host of a recipient could not be read", "msg", msgID, "error", err)
 		return "", false

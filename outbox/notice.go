@@ -16,7 +16,7 @@ func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent,
 	env := o.reportEnvelope(r, noticeID(r, in, outcome))
 	// A notice is mail, whatever it tells: INJECTED lives as long as FAILED.
 	env.ExpiresAt = env.TS + envelope.MaxLife.Milliseconds()
-	op, undo := o.ending(r.MsgID, outcome)
+	op, undo := o.ending(in.MsgID, outcome)
 	if found {
 		env.Signer = in.ToHost
 		in.Body, in.State, in.EndedAt = nil, store.IntentEnded, o.cfg.Now().UnixMilli()

@@ -87,6 +87,13 @@ func (o *Outbox) first(ctx context.Context, r Request) (Sent, error) {
 		return Sent{}, conflict(r.Key)
 	}
 	failpoint.Hit("outbox.repeated")
+	if _, free := anyOf(r.To); free { // it means whom it meant the first time
+		target, err := o.cfg.Directory.Resolve(k.To)
+		if err != nil {
+			return Sent{}, err
+		}
+		r.target = &target
+	}
 	sent := Sent{MsgID: k.MsgID, TraceID: k.TraceID, To: *r.target, ExpiresAt: time.UnixMilli(k.ExpiresAt), Repeated: true}
 	if r.target.Local {
 		r.leaving(k.MsgID)
@@ -134,6 +141,6 @@ func stateOf(sent Sent, in store.Intent) (Sent, error) {
 func (o *Outbox) key(r Request, env *envelope.Envelope) store.Key {
 	return store.Key{
 		MsgID: env.MsgID, TraceID: env.TraceID, Hash: r.hash(), At: o.cfg.Now().UnixMilli(),
-		ExpiresAt: env.ExpiresAt, Call: string(r.kind),
+		ExpiresAt: env.ExpiresAt, Call: string(r.kind), To: r.target.GID,
 	}
 }

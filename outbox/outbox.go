@@ -38,6 +38,8 @@ type Directory interface {
 	// Current reports whether the view is fit to say that somebody does not
 	// exist; without a broker it always is.
 	Current() bool
+	// Entities lists who is there and was not withdrawn.
+	Entities(f roster.Filter) []roster.EntityView
 	// Hosts tells the state, boot epoch and clock offset of each gateway.
 	Hosts() []roster.HostView
 }
@@ -50,6 +52,8 @@ type Local interface {
 	Local(gid, msgID string) (outcome, reason string)
 	// Owns reports whether gid is an entity of this host.
 	Owns(gid string) bool
+	// Backlog is how much mail waits for an entity of this host.
+	Backlog(gid string) int
 	// Ask takes a question for an entity of this host, and reports whether an
 	// open call has it now. It never blocks.
 	Ask(ask *envelope.Envelope) bool
@@ -116,7 +120,9 @@ type Outbox struct {
 
 	behind time.Duration // behindBound but in tests
 
-	turns turns
+	turns  turns
+	picked map[string]uint64 // by gid: the last time that any:GROUP meant it
+	picks  uint64
 
 	stripes [64]sync.Mutex // one outcome of one message at a time; taken before mu
 	work    chan func(context.Context)
@@ -142,7 +148,7 @@ func New(cfg Config) *Outbox {
 	}
 	return &Outbox{
 		cfg: cfg, log: cfg.Logger, open: map[string]*open{}, lanes: map[string]*lane{}, moved: make(chan struct{}),
-		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{}, replied: map[string]struct{}{},
+		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{}, picked: map[string]uint64{}, replied: map[string]struct{}{},
 		gen: 1, behind: behindBound, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
 	}
 }

@@ -104,6 +104,9 @@ func (o *Outbox) resolve(r Request) (roster.Target, error) {
 	if r.target != nil {
 		return *r.target, nil
 	}
+	if group, free := anyOf(r.To); free {
+		return o.choose(r, group)
+	}
 	target, err := o.cfg.Directory.Resolve(r.To)
 	if !fault.Is(err, fault.UnknownRecipient) || o.cfg.Broker == nil || o.here(r.To) {
 		return target, err
@@ -246,7 +249,11 @@ func (o *Outbox) Reply(ctx context.Context, a Answer) (Sent, error) {
 // hash tells whether two calls with one idempotency key ask for the same.
 func (r Request) hash() [32]byte {
 	h := sha256.New()
-	h.Write([]byte(string(r.kind) + "\n" + r.target.GID + "\n" + r.answers.MsgID + "\n"))
+	to := r.target.GID
+	if group, free := anyOf(r.To); free {
+		to = anyPrefix + group
+	}
+	h.Write([]byte(string(r.kind) + "\n" + to + "\n" + r.answers.MsgID + "\n"))
 	h.Write(r.Content)
 	return [32]byte(h.Sum(nil))
 }

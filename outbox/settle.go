@@ -32,13 +32,13 @@ func (o *Outbox) Arrived(env *envelope.Envelope) {
 	lock := o.stripe(env.InReplyTo)
 	lock.Lock()
 	defer lock.Unlock()
-	in, found, err := o.intent(env.InReplyTo)
+	in, found, err := o.intentFor(env.InReplyTo, env.From)
 	if err != nil {
 		o.log.Error("an answered intent could not be read", "msg", env.InReplyTo, "error", err)
 		return
 	}
 	if !found && env.Signer == o.cfg.Host {
-		o.answered(env.InReplyTo)
+		o.answered(env.InReplyTo, env.From)
 		return
 	}
 	if !found || in.To != env.From || in.Outcome == outcomeReplied {
@@ -48,8 +48,8 @@ func (o *Outbox) Arrived(env *envelope.Envelope) {
 	o.conclude(in, outcomeReplied, "")
 	if in.Outcome != outcomeInjected {
 		// The signal behind it will find nothing to tell any more.
-		o.tell(in.MsgID, Progress{Kind: envelope.Injected})
-		o.trace("resolved", in.MsgID, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, "REPLY")
+		o.tell(env.InReplyTo, Progress{Kind: envelope.Injected})
+		o.trace("resolved", env.InReplyTo, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, "REPLY")
 	}
 }
 
@@ -59,7 +59,7 @@ const answeredFor = time.Minute
 
 // answered notes that a message to an entity of this host was answered, of
 // which there is no intent: that it is in is no news any more.
-func (o *Outbox) answered(msgID string) {
+func (o *Outbox) answered(msgID, by string) {
 	o.tell(msgID, Progress{Kind: envelope.Injected})
 	now := o.cfg.Now()
 	o.mu.Lock()
@@ -67,14 +67,14 @@ func (o *Outbox) answered(msgID string) {
 	if now.Sub(o.turned) > answeredFor {
 		o.repliedBefore, o.replied, o.turned = o.replied, map[string]struct{}{}, now
 	}
-	o.replied[msgID] = struct{}{}
+	o.replied[msgID+by] = struct{}{}
 }
 
-func (o *Outbox) wasAnswered(msgID string) bool {
+func (o *Outbox) wasAnswered(msgID, by string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, lately := o.replied[msgID]
-	_, before := o.repliedBefore[msgID]
+	_, lately := o.replied[msgID+by]
+	_, before := o.repliedBefore[msgID+by]
 	return lately || before
 }
 
@@ -86,7 +86,7 @@ func (o *Outbox) settle(ctx context.Context, r envelope.Report) error {
 	lock := o.stripe(r.MsgID)
 	lock.Lock()
 	defer lock.Unlock()
-	in, found, err := o.intent(r.MsgID)
+	in, found, err := o.intentFor(r.MsgID, r.Recipient)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 	}
 	failpoint.Hit("outbox.deferred.before")
 	now := o.cfg.Now()
-	open := o.change(r.MsgID, func(op *open) bool {
+	open := o.change(in.MsgID, func(op *open) bool {
 		op.answered = op.answered || answer // due forgets what came before the last question
 		if unseen {
 			return false
@@ -169,7 +169,7 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 		correction = true
 	}
 	o.mu.Lock()
-	if op := o.live(r.MsgID); op != nil && op.doubted {
+	if op := o.live(in.MsgID); op != nil && op.doubted {
 		correction = true
 	}
 	o.mu.Unlock()
@@ -177,7 +177,7 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 	told := o.tell(r.MsgID, Progress{Kind: envelope.Injected})
 	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, outcomeInjected, "")
 	switch {
-	case !found && (r.SenderHost != o.cfg.Host || o.wasAnswered(r.MsgID)):
+	case !found && (r.SenderHost != o.cfg.Host || o.wasAnswered(r.MsgID, r.Recipient)):
 		return nil // about a message that is forgotten, or was answered
 	case told && !correction:
 	case found && in.ToKind != worker && in.State == store.IntentAccepted && !correction:
@@ -208,7 +208,7 @@ func (o *Outbox) failed(ctx context.Context, r envelope.Report, in store.Intent,
 // tellRefused ends an intent of which nothing can arrive, when nobody waits
 // for the broker's word any more: with a notice, unless it is a report.
 func (o *Outbox) tellRefused(ctx context.Context, msgID string, code fault.Code) error {
-	lock := o.stripe(msgID)
+	lock := o.stripe(o.wireOf(msgID))
 	lock.Lock()
 	defer lock.Unlock()
 	in, found, err := o.intent(msgID)

@@ -23,6 +23,7 @@ type Key struct {
 	MsgID     string   // or the spawnId
 	TraceID   string   // of that message
 	ExpiresAt int64    // end of its life, Unix ms
+	To        string   `json:",omitempty"` // gid of its recipient; of a broadcast ""
 	Call      string   // the call that used it: send, reply, broadcast, spawn
 	Hash      [32]byte `json:"-"` // of content and recipient
 	At        int64    `json:"-"` // Unix ms

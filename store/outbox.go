@@ -34,6 +34,7 @@ const (
 // came and what became of it (design §5).
 type Intent struct {
 	MsgID         string
+	Of            string `json:",omitempty"` // of one recipient's share of a broadcast: the broadcast; MsgID is derived then
 	TraceID       string
 	Kind          string
 	From          string

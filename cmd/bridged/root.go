@@ -134,9 +134,9 @@ AMQP. Without a command it serves, like "bridged serve".`,
 		root.AddCommand(a.mcpCmd())
 	}
 	if a.Dial != nil {
-		root.AddCommand(a.sendCmd(), a.pollCmd(), a.readCmd(), a.replyCmd(), a.askCmd(), a.answerCmd())
+		root.AddCommand(a.sendCmd(), a.pollCmd(), a.readCmd(), a.replyCmd(), a.askCmd(), a.answerCmd(), a.broadcastCmd())
 		root.AddCommand(a.rosterCmd(), a.traceCmd(), a.whoamiCmd())
-		root.AddCommand(a.registerCmd(), a.unregisterCmd())
+		root.AddCommand(a.registerCmd(), a.groupsCmd(), a.unregisterCmd())
 		root.AddCommand(a.dlqCmd())
 	}
 	if a.OpenStore != nil {

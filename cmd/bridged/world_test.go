@@ -102,6 +102,8 @@ type fakeDaemon struct {
 	poll   mcp.PollResult
 	reply  mcp.ReplyResult
 	ask    mcp.AskResult
+	spread mcp.BroadcastResult
+	groups mcp.GroupsResult
 	roster mcp.RosterResult
 	trace  mcp.TraceResult
 	whoami mcp.WhoamiResult
@@ -155,6 +157,17 @@ func (g *fakeDaemon) Answer(ctx context.Context, a mcp.AnswerArgs) (mcp.SendResu
 	g.note(a)
 	g.bring(ctx)
 	return g.send, g.err
+}
+
+func (g *fakeDaemon) Broadcast(ctx context.Context, a mcp.BroadcastArgs) (mcp.BroadcastResult, error) {
+	g.note(a)
+	g.bring(ctx)
+	return g.spread, g.err
+}
+
+func (g *fakeDaemon) Groups(_ context.Context, a mcp.GroupsArgs) (mcp.GroupsResult, error) {
+	g.note(a)
+	return g.groups, g.err
 }
 
 func (g *fakeDaemon) Roster(_ context.Context, a mcp.RosterArgs) (mcp.RosterResult, error) {

@@ -97,6 +97,14 @@ func (c *Client) Answer(ctx context.Context, a mcp.AnswerArgs) (mcp.SendResult, 
 	})
 }
 
+// Broadcast implements mcp.Gateway. It is repeated like Send.
+func (c *Client) Broadcast(ctx context.Context, a mcp.BroadcastArgs) (mcp.BroadcastResult, error) {
+	return call[mcp.BroadcastResult](ctx, c, request{
+		verb: "broadcast", wait: a.WaitSeconds, repeatable: a.IdempotencyKey != "",
+		args: func(left int) any { a.WaitSeconds = left; return a },
+	})
+}
+
 // Roster implements mcp.Gateway.
 func (c *Client) Roster(ctx context.Context, a mcp.RosterArgs) (mcp.RosterResult, error) {
 	return call[mcp.RosterResult](ctx, c, question("roster", a))
@@ -120,6 +128,11 @@ func (c *Client) Register(ctx context.Context, a mcp.RegisterArgs) (mcp.Register
 // Unregister implements mcp.Admin; it is asked as the host's own user.
 func (c *Client) Unregister(ctx context.Context, a mcp.UnregisterArgs) (mcp.UnregisterResult, error) {
 	return call[mcp.UnregisterResult](ctx, c, request{verb: "unregister", wait: 30, admin: true, args: func(int) any { return a }})
+}
+
+// Groups implements mcp.Admin; it is asked as the host's own user.
+func (c *Client) Groups(ctx context.Context, a mcp.GroupsArgs) (mcp.GroupsResult, error) {
+	return call[mcp.GroupsResult](ctx, c, request{verb: "groups", admin: true, args: func(int) any { return a }})
 }
 
 // request is one call, before it is known how often it has to be tried.

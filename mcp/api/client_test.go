@@ -64,6 +64,14 @@ func (*fake) Answer(_ context.Context, a mcp.AnswerArgs) (mcp.SendResult, error)
 	return mcp.SendResult{TurnID: a.TurnID, Note: a.Content}, nil
 }
 
+func (*fake) Broadcast(_ context.Context, a mcp.BroadcastArgs) (mcp.BroadcastResult, error) {
+	return mcp.BroadcastResult{Group: a.Group, Recipients: []mcp.Recipient{}}, nil
+}
+
+func (*fake) Groups(_ context.Context, a mcp.GroupsArgs) (mcp.GroupsResult, error) {
+	return mcp.GroupsResult{Name: a.Name, Groups: a.Add}, nil
+}
+
 func (*fake) Roster(_ context.Context, a mcp.RosterArgs) (mcp.RosterResult, error) {
 	return mcp.RosterResult{Self: a.Host, Hosts: []mcp.RosterHost{}, Entities: []mcp.RosterEntity{}}, nil
 }

@@ -32,6 +32,8 @@ func (k known) Resolve(address string) (roster.Target, error) {
 
 func (k known) Current() bool { return true }
 
+func (k known) Entities(roster.Filter) []roster.EntityView { return nil }
+
 func (k known) Hosts() []roster.HostView { return nil }
 
 func (k known) Name(gid string) string {

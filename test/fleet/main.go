@@ -98,6 +98,12 @@ func (m *Main) Answer(ctx context.Context, args map[string]any) (r mcp.SendResul
 	return r, err
 }
 
+// Broadcast calls bridge_broadcast.
+func (m *Main) Broadcast(ctx context.Context, args map[string]any) (r mcp.BroadcastResult, err error) {
+	err = m.Call(ctx, "bridge_broadcast", args, &r)
+	return r, err
+}
+
 // Roster calls bridge_roster.
 func (m *Main) Roster(ctx context.Context) (r mcp.RosterResult, err error) {
 	err = m.Call(ctx, "bridge_roster", map[string]any{}, &r)

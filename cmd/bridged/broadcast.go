@@ -1,0 +1,89 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fleetd/mcp"
+)
+
+func (a *app) broadcastCmd() *cobra.Command {
+	var args mcp.BroadcastArgs
+	var wait, expires seconds
+	cmd := &cobra.Command{
+		Use:   "broadcast [CONTENT|-]",
+		Short: "Send a message to all members of a group",
+		Long: `Send one message to all members of a group, on all hosts, and print how it
+stands at each. Without --group it goes to every worker. Without CONTENT, or with
+-, it is read from standard input (less its last newline).
+
+Where some were not reached, the same call again with the same --key reaches only
+those.`,
+		GroupID: groupMessages,
+		Args:    cobra.MaximumNArgs(1),
+		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
+			c, cfg, err := a.dial(cmd)
+			if err != nil {
+				return err
+			}
+			args.WaitSeconds, args.ExpiresInSeconds = int(wait), int(expires)
+			if args.Content, err = a.content(last(pos), len(pos) == 1, cfg.Limits.ContentBytes); err != nil {
+				return err
+			}
+			r, err := c.Broadcast(a.withReceipt(a.signals(cmd.Context())), args)
+			if err != nil {
+				return err
+			}
+			return a.emit(r, func(w *printer) { printSpread(w, r) })
+		}),
+	}
+	a.asFlag(cmd)
+	cmd.Flags().StringVar(&args.Group, "group", "all", "the `GROUP`")
+	cmd.Flags().Var(&wait, "wait", "wait so long until all have it")
+	cmd.Flags().Var(&expires, "expires", "give up where it cannot be handed over by then (default 15m)")
+	cmd.Flags().StringVar(&args.IdempotencyKey, "key", "", "idempotency `KEY`: the same call again sends it only to those who were not reached, for 24 h")
+	return cmd
+}
+
+func printSpread(w *printer, r mcp.BroadcastResult) {
+	trouble := ""
+	if r.Error != nil {
+		trouble = string(r.Error.Code) + ": " + r.Error.Message
+	}
+	w.record("summary", r.Summary, "group", r.Group, "msg", r.MsgID, "trace", r.TraceID, "expires", r.Expires,
+		"error", trouble, "held", count(r.Held), "note", r.Note)
+	w.line("")
+	rows := make([][]string, 0, len(r.Recipients))
+	for _, one := range r.Recipients {
+		rows = append(rows, []string{one.To, one.State, one.Reason})
+	}
+	w.table([]string{"recipient", "state", "reason"}, rows)
+}
+
+func (a *app) groupsCmd() *cobra.Command {
+	var args mcp.GroupsArgs
+	cmd := &cobra.Command{
+		Use:     "groups NAME",
+		Short:   "Show or change the groups of an agent or a main of this host",
+		Long:    `Show the groups of an entity of this host, after it joined those of --join and left those of --leave. It gets what is broadcast to a group from then on.`,
+		Example: "  bridged groups reviewer\n  bridged groups reviewer --join reviewers --leave drafts",
+		GroupID: groupHost,
+		Args:    cobra.ExactArgs(1),
+		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
+			c, _, err := a.dial(cmd)
+			if err != nil {
+				return err
+			}
+			args.Name = pos[0]
+			r, err := c.Groups(a.signals(cmd.Context()), args)
+			if err != nil {
+				return err
+			}
+			return a.emit(r, func(w *printer) { w.record("name", r.Name, "gid", r.GID, "groups", strings.Join(r.Groups, " ")) })
+		}),
+	}
+	cmd.Flags().StringSliceVar(&args.Add, "join", nil, "a `GROUP` to join; can be repeated")
+	cmd.Flags().StringSliceVar(&args.Remove, "leave", nil, "a `GROUP` to leave; can be repeated")
+	return cmd
+}

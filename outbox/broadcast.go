@@ -1,0 +1,520 @@
+package outbox
+
+import (
+	"context"
+	"crypto/sha256"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"fleetd/fabric"
+	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
+	"fleetd/fault"
+	"fleetd/store"
+	"fleetd/test/failpoint"
+)
+
+// everyone is the group of all workers.
+const everyone = "all"
+
+// Broadcast is one message to all members of a group.
+type Broadcast struct {
+	From    string // gid of the local sender, who gets no copy
+	Group   string // "all": every worker
+	Content []byte
+	Life    time.Duration // 0: 15 min
+	Key     string        // idempotency key, may be empty
+	Hops    int           // as in Request
+	TraceID string        // as in Request
+	Leaving func(msgID string)
+}
+
+// Spread says what is known when a broadcast returns.
+type Spread struct {
+	MsgID     string
+	TraceID   string
+	ExpiresAt time.Time
+	To        []Share
+	// Away is why members on other hosts could not be reached; nil if they were,
+	// or there are none.
+	Away error
+}
+
+// Share is how the message of a broadcast stands at one recipient.
+type Share struct {
+	roster.Target
+	Outcome string // an outcome word of design §1, "" if nothing is known, or one of the next
+	Reason  string // an error code, or why it waits
+}
+
+// Outcomes of a share besides those of design §1.
+const (
+	ShareQueued  = "queued"   // in the durable inbox of somebody who fetches mail, or whose host is away
+	ShareInDoubt = "in_doubt" // the connection broke on the way; what became of it is asked
+	ShareNotSent = "not_sent" // Reason says why; the same key tries again
+)
+
+// shareID is the id of the intent of one recipient's share.
+func shareID(msgID, gid string) string { return envelope.ReportID(msgID, gid, envelope.Broadcast) }
+
+// many reports whether the intent is a broadcast as a whole. Its shares have
+// outcomes, it has none.
+func (op *open) many() bool { return op.kind() == envelope.Broadcast && op.intent.Of == "" }
+
+// wireOf is the id under which the message of an intent travels.
+func (o *Outbox) wireOf(msgID string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.open[msgID]; op != nil {
+		return wire(op.intent)
+	}
+	return msgID
+}
+
+// Broadcast sends one message to all members of a group: members here get a
+// copy of their own, all others share one publication. Which members the
+// message reached, and which not, is in the result, member by member; an error
+// means that nobody got it. Under a key that was used before it reaches those
+// that it had not been sent to.
+func (o *Outbox) Broadcast(ctx context.Context, b Broadcast) (Spread, error) {
+	if err := o.check(Request{Content: b.Content, Life: b.Life, Hops: b.Hops}); err != nil {
+		return Spread{}, err
+	}
+	if b.Group != everyone && !envelope.ValidName(b.Group) {
+		return Spread{}, fault.New(fault.BadRequest, "%.80q is no group: use \"all\" for every worker, or the name of a group; bridge_roster shows them", b.Group)
+	}
+	if b.Key == "" {
+		return o.spread(ctx, b, o.wrap(b), nil)
+	}
+	release, err := o.alone(ctx, b)
+	if err != nil {
+		return Spread{}, err
+	}
+	defer release()
+	env, before, err := o.earlier(b)
+	if err != nil {
+		return Spread{}, err
+	}
+	return o.spread(ctx, b, env, before)
+}
+
+func (b Broadcast) hash() [32]byte {
+	h := sha256.New()
+	h.Write([]byte(string(envelope.Broadcast) + "\n" + b.Group + "\n"))
+	h.Write(b.Content)
+	return [32]byte(h.Sum(nil))
+}
+
+// wrap makes the envelope of a new broadcast.
+func (o *Outbox) wrap(b Broadcast) *envelope.Envelope {
+	return o.envelope(Request{
+		From: b.From, Content: b.Content, Life: b.Life, Hops: b.Hops, TraceID: b.TraceID, kind: envelope.Broadcast,
+		target: &roster.Target{GID: envelope.BroadcastKey(b.Group)},
+	}, o.cfg.NewID())
+}
+
+// alone lets one call at a time run under a key; a later one finds what the
+// earlier one left.
+func (o *Outbox) alone(ctx context.Context, b Broadcast) (release func(), err error) {
+	id := b.From + "\n" + b.Key
+	for {
+		o.mu.Lock()
+		running := o.calls[id]
+		if running == nil {
+			mine := &call{done: make(chan struct{}), hash: b.hash(), left: true}
+			o.calls[id] = mine
+			o.mu.Unlock()
+			return func() {
+				o.mu.Lock()
+				delete(o.calls, id)
+				o.mu.Unlock()
+				close(mine.done)
+			}, nil
+		}
+		o.mu.Unlock()
+		if running.hash != b.hash() {
+			return nil, conflict(b.Key)
+		}
+		select {
+		case <-running.done:
+		case <-ctx.Done():
+			return nil, fault.Wrap(ctx.Err(), fault.Unconfirmed, "the call ended while another one with the key %q was sending the message; call again with that key to learn what became of it", b.Key)
+		}
+	}
+}
+
+// earlier is the envelope that the key of b stands for, and whom it was for:
+// no copy may differ from another. A key that stands for nothing gets a new one.
+func (o *Outbox) earlier(b Broadcast) (env *envelope.Envelope, to []store.Recipient, err error) {
+	var k store.Key
+	var known bool
+	err = o.cfg.Store.View(func(tx *store.Tx) (err error) {
+		k, known, err = tx.KeyOf(b.From, b.Key)
+		return err
+	})
+	env = o.wrap(b)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case !known || o.cfg.Now().Sub(time.UnixMilli(k.At)) >= keyLife:
+		return env, nil, nil
+	case k.Hash != b.hash():
+		return nil, nil, conflict(b.Key)
+	}
+	in, found, err := o.intent(k.MsgID)
+	if err != nil || !found {
+		return env, nil, err
+	}
+	env.MsgID, env.TraceID, env.Hops, env.TS, env.ExpiresAt = in.MsgID, in.TraceID, in.Hops, in.TS, in.ExpiresAt
+	return env, in.Recipients, nil
+}
+
+// spread sends env to all who are not known to have it. before is whom it was
+// for when it was sent first, nil if it was not.
+func (o *Outbox) spread(ctx context.Context, b Broadcast, env *envelope.Envelope, before []store.Recipient) (Spread, error) {
+	to := o.members(b, before)
+	if len(to) == 0 {
+		return Spread{}, o.nobody(b)
+	}
+	s := Spread{MsgID: env.MsgID, TraceID: env.TraceID, ExpiresAt: env.Expiry(), To: to}
+	local, remote, err := o.missing(env, to)
+	if err != nil {
+		return Spread{}, err
+	}
+	if len(remote) > 0 {
+		if s.Away = o.away(ctx, b.From); s.Away != nil {
+			remote = nil
+		}
+	}
+	if s.Away != nil && len(local) == 0 && before == nil {
+		return Spread{}, s.Away
+	}
+	if env.Expired(o.cfg.Now(), 0) {
+		local, remote = nil, nil // who has not got it will not
+	}
+	shares, err := o.commitSpread(ctx, b, env, to, remote)
+	if err != nil {
+		return Spread{}, err
+	}
+	if b.Leaving != nil {
+		b.Leaving(env.MsgID)
+	}
+	failed := o.handOut(ctx, env, local)
+	if len(remote) > 0 {
+		s.Away = o.publishSpread(ctx, env, shares)
+	}
+	o.conclude(store.Intent{MsgID: env.MsgID}, outcomeAccepted, "") // the shares go on
+	s.To, err = o.Shares(s)
+	for i, one := range s.To {
+		if cause := failed[one.GID]; cause != nil && one.Outcome == ShareNotSent {
+			s.To[i].Reason = string(fault.CodeOf(cause))
+		}
+	}
+	return s, err
+}
+
+// members lists whom a broadcast is for: those of the roster and those it was
+// for before, without the sender.
+func (o *Outbox) members(b Broadcast, before []store.Recipient) []Share {
+	f := roster.Filter{Group: b.Group}
+	if b.Group == everyone {
+		f = roster.Filter{Kind: worker}
+	}
+	var to []Share
+	for _, e := range o.cfg.Directory.Entities(f) {
+		if e.GID != b.From {
+			to = append(to, Share{Target: targetOf(e)})
+		}
+	}
+	for _, r := range before {
+		if slices.ContainsFunc(to, func(s Share) bool { return s.GID == r.GID }) {
+			continue
+		}
+		if t, err := o.cfg.Directory.Resolve(r.GID); err == nil {
+			to = append(to, Share{Target: t})
+		}
+	}
+	return to
+}
+
+func targetOf(e roster.EntityView) roster.Target {
+	return roster.Target{
+		GID: e.GID, Name: e.Name, Host: e.Host, Kind: e.Kind, Groups: e.Groups, Pane: e.Pane,
+		Local: e.Local, Gone: e.Gone, HostState: e.HostState,
+	}
+}
+
+func recipients(to []Share) []store.Recipient {
+	list := make([]store.Recipient, len(to))
+	for i, s := range to {
+		list[i] = store.Recipient{GID: s.GID, Host: s.Host, Name: s.Address()}
+	}
+	return list
+}
+
+// nobody says why a broadcast is for nobody.
+func (o *Outbox) nobody(b Broadcast) error {
+	who := "nobody else is in the group " + b.Group
+	if b.Group == everyone {
+		who = "there is no worker besides you"
+	}
+	if o.cfg.Broker != nil {
+		if ok, reason := o.cfg.Broker.Connected(); !ok {
+			return fault.New(fault.BrokerDown, "%s on this host, and other hosts cannot be reached now (%s); nothing was sent. Try again later", who, reason)
+		}
+		if !o.cfg.Directory.Current() {
+			return fault.New(fault.BrokerDown, "%s as far as this host knows, and what it knows of the others is old; nothing was sent. Try again in some seconds", who)
+		}
+	}
+	return fault.New(fault.UnknownRecipient, "%s; nothing was sent. bridge_roster shows who is in which group", who)
+}
+
+// missing picks those who are not known to have the message, here and elsewhere.
+func (o *Outbox) missing(env *envelope.Envelope, to []Share) (local, remote []Share, err error) {
+	for _, s := range to {
+		if s.Local {
+			if outcome, _ := o.local.Local(s.GID, env.MsgID); outcome == "" {
+				local = append(local, s)
+			}
+			continue
+		}
+		in, found, err := o.intent(shareID(env.MsgID, s.GID))
+		if err != nil {
+			return nil, nil, err
+		}
+		if !found || in.Outcome == outcomeRefused {
+			remote = append(remote, s)
+		}
+	}
+	return local, remote, nil
+}
+
+// away says why members on other hosts cannot be reached.
+func (o *Outbox) away(ctx context.Context, from string) error {
+	if o.cfg.Broker == nil {
+		return fault.New(fault.BrokerDown, "this gateway has no broker; set broker.uri to reach other hosts")
+	}
+	if ok, reason := o.cfg.Broker.Connected(); !ok {
+		return fault.New(fault.BrokerDown, "other hosts cannot be reached now (%s)", reason)
+	}
+	if err := o.cfg.Broker.Reachable(ctx, from); err != nil {
+		return err
+	}
+	return o.behindOlder(ctx, from)
+}
+
+// commitSpread makes a broadcast durable before any copy of it leaves, with a
+// share for each member on another host.
+func (o *Outbox) commitSpread(ctx context.Context, b Broadcast, env *envelope.Envelope, to, remote []Share) ([]*open, error) {
+	whole := store.Intent{
+		MsgID: env.MsgID, TraceID: env.TraceID, Kind: string(env.Kind), From: env.From, To: env.To, Hops: env.Hops,
+		TS: env.TS, ExpiresAt: env.ExpiresAt, State: store.IntentIntended, Recipients: recipients(to), Key: b.Key,
+	}
+	ops := []*open{{pinned: true, intent: whole}}
+	for _, s := range remote {
+		in := whole
+		in.MsgID, in.Of, in.Recipients, in.Key = shareID(env.MsgID, s.GID), env.MsgID, nil, ""
+		in.To, in.ToHost, in.ToName, in.ToKind = s.GID, s.Host, s.Address(), s.Kind
+		ops = append(ops, &open{flight: true, pinned: true, away: s.HostState != roster.Online, intent: in})
+	}
+	failpoint.Hit("outbox.intent.before")
+	err := o.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+		for _, op := range ops {
+			if err := tx.DeleteIntent(op.intent.MsgID); err != nil {
+				return err
+			}
+			if err := tx.PutIntent(op.intent); err != nil {
+				return err
+			}
+		}
+		if b.Key == "" {
+			return nil
+		}
+		k := o.key(Request{kind: envelope.Broadcast, target: &roster.Target{}}, env)
+		k.Hash = b.hash()
+		return tx.PutKey(b.From, b.Key, k)
+	})
+	if err != nil {
+		return nil, err
+	}
+	failpoint.Hit("outbox.intent.after")
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, op := range ops {
+		o.keep(op)
+	}
+	ops[0].pinned = false
+	return ops[1:], nil
+}
+
+// handOutAtOnce is how many local copies are stored at the same time: they
+// share commits.
+const handOutAtOnce = 32
+
+// handOut gives members of this host their copies, and returns by gid why one
+// got none.
+func (o *Outbox) handOut(ctx context.Context, env *envelope.Envelope, local []Share) map[string]error {
+	errs := make([]error, len(local))
+	var g errgroup.Group
+	g.SetLimit(handOutAtOnce)
+	for i, s := range local {
+		g.Go(func() error {
+			copied := *env
+			copied.To = s.GID
+			o.traceEnv("sent", &copied, "local", "")
+			failpoint.Hit("outbox.local.before")
+			errs[i] = o.local.Deliver(ctx, &copied, nil)
+			return nil
+		})
+	}
+	_ = g.Wait() // the errors are those of the members, each its own
+	failed := map[string]error{}
+	for i, s := range local {
+		if errs[i] != nil {
+			failed[s.GID] = errs[i]
+		}
+	}
+	return failed
+}
+
+// publishSpread publishes the one copy for all other hosts, and returns why it
+// did not leave.
+func (o *Outbox) publishSpread(ctx context.Context, env *envelope.Envelope, shares []*open) error {
+	defer func() {
+		for _, op := range shares {
+			o.release(op)
+		}
+	}()
+	o.traceEnv("sent", env, "intended", "")
+	failpoint.Hit("outbox.publish.before")
+	outcome, err := o.send(ctx, envelope.LaneMail, env, func(w fabric.Outcome) { o.spreadWord(shares, w) })
+	failpoint.Hit("outbox.publish.after")
+	o.traceEnv("published", env, outcome.String(), "")
+	switch outcome {
+	case fabric.Confirmed:
+		o.leases(shares)
+		return nil
+	case fabric.InDoubt:
+		o.spreadWord(shares, fabric.InDoubt)
+		return nil // member by member: what became of it is asked
+	case fabric.Nacked:
+		o.nacked(ctx, shares)
+		return nil
+	}
+	code := o.why(ctx, "", outcome, err)
+	for _, op := range shares[1:] {
+		o.mu.Lock()
+		in := op.intent
+		o.mu.Unlock()
+		o.conclude(in, outcomeRefused, string(code))
+	}
+	o.refuse(ctx, shares[0], code) // and returns once all of them are on record
+	return refusal(code, outcome, env.To, err)
+}
+
+// spreadWord takes the broker's word on the one copy for every share. A share
+// of which the recipient has said more keeps that.
+func (o *Outbox) spreadWord(shares []*open, w fabric.Outcome) {
+	for _, share := range shares {
+		o.change(share.id, func(op *open) bool {
+			in := &op.intent
+			op.flight = false
+			switch {
+			case w == fabric.Confirmed:
+				if in.State == store.IntentIntended || in.State == store.IntentInDoubt {
+					in.State = store.IntentAccepted
+				}
+				if in.Outcome == "" && !awaits(*in) {
+					in.State, in.Outcome = store.IntentEnded, outcomeAccepted
+				}
+				return true
+			case w == fabric.InDoubt && in.State == store.IntentIntended:
+				op.doubted, in.State = true, store.IntentInDoubt
+				return true
+			}
+			return false
+		})
+	}
+}
+
+// nacked deals with a copy that one inbox of many was too full for: the others
+// have it. Whose inbox is at its cap did not get it; the rest is asked.
+func (o *Outbox) nacked(ctx context.Context, shares []*open) {
+	for _, share := range shares {
+		o.mu.Lock()
+		in := share.intent
+		o.mu.Unlock()
+		if full, err := o.cfg.Broker.InboxFull(ctx, in.To); err == nil && full && in.Outcome == "" {
+			o.conclude(in, outcomeVerdict, string(fault.InboxFull))
+			continue
+		}
+		o.spreadWord([]*open{share}, fabric.Confirmed)
+	}
+}
+
+// leases renews the leases of inboxes whose hosts are not seen alive.
+func (o *Outbox) leases(shares []*open) {
+	for _, op := range shares {
+		if op.away {
+			o.later(func(ctx context.Context) { o.leaseLate(ctx, op.id, op.intent.To) })
+		}
+	}
+}
+
+// Shares tells how a broadcast stands now at each of its recipients.
+func (o *Outbox) Shares(s Spread) ([]Share, error) {
+	to := slices.Clone(s.To)
+	for i := range to {
+		one := &to[i]
+		if one.Local {
+			one.Outcome, one.Reason = o.local.Local(one.GID, s.MsgID)
+			switch {
+			case one.Outcome == "":
+				one.Outcome = ShareNotSent
+			case one.Outcome == "waiting" && one.Kind != worker:
+				one.Outcome, one.Reason = ShareQueued, ""
+			case one.Outcome == "waiting" && one.Reason == "", one.Outcome == "injecting":
+				one.Outcome = ""
+			case one.Outcome == "drained":
+				one.Outcome = outcomeInjected
+			}
+			continue
+		}
+		in, found, err := o.intent(shareID(s.MsgID, one.GID))
+		if err != nil {
+			return nil, err
+		}
+		if t, err := o.cfg.Directory.Resolve(one.GID); err == nil {
+			one.HostState = t.HostState // it may be back by now
+		}
+		one.Outcome, one.Reason = shareOutcome(in, found, one.HostState != roster.Online)
+		if !found && s.Away != nil {
+			one.Reason = string(fault.CodeOf(s.Away))
+		}
+	}
+	return to, nil
+}
+
+func shareOutcome(in store.Intent, found, away bool) (outcome, reason string) {
+	switch {
+	case !found:
+		return ShareNotSent, ""
+	case in.Outcome == outcomeRefused:
+		return ShareNotSent, in.OutcomeReason
+	case in.Outcome == outcomeInjected || in.Outcome == outcomeReplied:
+		return outcomeInjected, ""
+	case in.Outcome == outcomeFailed || in.Outcome == outcomeVerdict:
+		return "failed", in.OutcomeReason
+	case in.Outcome == outcomeAbandoned:
+		return "failed", string(fault.Abandoned)
+	case in.State == store.IntentDeferred:
+		return "waiting", in.OutcomeReason
+	case in.State == store.IntentInDoubt:
+		return ShareInDoubt, ""
+	case in.ToKind != worker || away && in.State == store.IntentAccepted:
+		return ShareQueued, ""
+	}
+	return "", ""
+}

@@ -1,0 +1,315 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"fleetd/fabric"
+	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+// crew puts aide (here), coder, critic and chief (there) into one group.
+func newCrew(t tester) *world {
+	w := newWorld(t)
+	for _, name := range []string{"aide", "coder", "critic", "chief"} {
+		who := w.dir.who[name]
+		who.Groups = []string{"crew"}
+		w.dir.who[name], w.dir.who[who.GID] = who, who
+	}
+	return w
+}
+
+func (w *world) broadcast(key string) (Spread, error) {
+	return w.out.Broadcast(context.Background(), Broadcast{From: boss, Group: "crew", Content: []byte("freeze"), Key: key})
+}
+
+// shares lists how a broadcast stands, as "OUTCOME REASON" by name.
+func (w *world) shares(s Spread) map[string]string {
+	w.t.Helper()
+	to, err := w.out.Shares(s)
+	must(w.t, err)
+	got := map[string]string{}
+	for _, one := range to {
+		got[one.Name] = one.Outcome
+		if one.Reason != "" {
+			got[one.Name] += " " + one.Reason
+		}
+	}
+	return got
+}
+
+func (w *world) wantShares(s Spread, want map[string]string) {
+	w.t.Helper()
+	got := w.shares(s)
+	for name := range want {
+		if got[name] != want[name] || len(got) != len(want) {
+			w.t.Fatalf("the shares are %q, want %q", got, want)
+		}
+	}
+}
+
+// of makes the report of one recipient.
+func of(gid string, kind envelope.Kind, reason, msgID string) *envelope.Envelope {
+	e := report(kind, reason, msgID)
+	e.From = gid
+	return e
+}
+
+func (w *world) hears(gid string, kind envelope.Kind, reason, msgID string) {
+	w.t.Helper()
+	must(w.t, w.out.Signal(context.Background(), of(gid, kind, reason, msgID)))
+}
+
+// Fault: more than one publication, one per member of this host over the
+// broker, or a copy for the sender.
+func TestABroadcastIsOnePublication(t *testing.T) {
+	w := newCrew(t)
+	s, err := w.broadcast("")
+	must(t, err)
+	mail := w.broker.mail()
+	if len(mail) != 1 || mail[0].To != "broadcast.crew" || mail[0].Kind != envelope.Broadcast || mail[0].MsgID != s.MsgID {
+		t.Fatalf("published: %+v", mail)
+	}
+	if len(w.local.mail) != 1 || w.local.mail[0].To != aide || w.local.mail[0].MsgID != s.MsgID {
+		t.Fatalf("delivered here: %+v", w.local.mail)
+	}
+	w.local.outcomes[s.MsgID] = "waiting"
+	w.wantShares(s, map[string]string{"aide": "", "coder": "", "critic": "", "chief": ShareQueued})
+}
+
+// Fault: the outcome of one recipient taken for that of another, or told to
+// nobody.
+func TestEachRecipientHasAnOutcomeOfItsOwn(t *testing.T) {
+	w := newCrew(t)
+	s, err := w.broadcast("")
+	must(t, err)
+	w.local.outcomes[s.MsgID] = "injected"
+	watch := w.out.Watch(s.MsgID)
+	w.hears(coder, envelope.Injected, "", s.MsgID)
+	watch.Close()
+	w.hears(critic, envelope.Deferred, "WORKING", s.MsgID)
+	w.wantShares(s, map[string]string{"aide": "injected", "coder": "injected", "critic": "waiting WORKING", "chief": ShareQueued})
+	w.wantNotices(s.MsgID)
+	w.hears(critic, envelope.Failed, "PANE_GONE", s.MsgID)
+	w.wantShares(s, map[string]string{"aide": "injected", "coder": "injected", "critic": "failed PANE_GONE", "chief": ShareQueued})
+	w.wantNotices(s.MsgID, "FAILED PANE_GONE")
+	w.hears(coder, envelope.Abandoned, "PANE_GONE", s.MsgID)
+	w.wantNotices(s.MsgID, "FAILED PANE_GONE", "ABANDONED PANE_GONE")
+	if host, ok := w.out.RecipientHost(s.MsgID, coder); !ok || host != "hostb" {
+		t.Errorf("coder's share went to %q (%v)", host, ok)
+	}
+}
+
+// Fault: what nobody reports is not asked for at each recipient, or the last
+// word is missing after a restart.
+func TestASilentRecipientIsAskedAndGetsALastWord(t *testing.T) {
+	w := newCrew(t)
+	s, err := w.broadcast("")
+	must(t, err)
+	watch := w.out.Watch(s.MsgID)
+	w.hears(coder, envelope.Injected, "", s.MsgID)
+	watch.Close()
+	w.after(6 * time.Second)
+	asked := w.broker.sent(envelope.LaneSignal, envelope.Query)
+	if len(asked) != 1 || asked[0].To != critic || asked[0].InReplyTo != s.MsgID {
+		t.Fatalf("asked: %+v", asked)
+	}
+	w.crash()
+	w.after(envelope.BriefLife + 2*time.Minute)
+	w.wantNotices(s.MsgID, "FAILED IN_DOUBT")
+	w.wantShares(s, map[string]string{"aide": ShareNotSent, "coder": "injected", "critic": "failed IN_DOUBT", "chief": ShareQueued})
+}
+
+// Fault: a link that is down hides that members of this host got it, or the
+// same call again goes to them too, or not to those that were missing.
+func TestABroadcastWithoutALinkIsCompletedUnderItsKey(t *testing.T) {
+	w := newCrew(t)
+	w.broker.down = "cut"
+	s, err := w.broadcast("k")
+	must(t, err)
+	wantCode(t, s.Away, fault.BrokerDown)
+	w.local.outcomes[s.MsgID] = "injected"
+	down := ShareNotSent + " BROKER_DOWN"
+	w.wantShares(s, map[string]string{"aide": "injected", "coder": down, "critic": down, "chief": down})
+	w.reconnect()
+	again, err := w.broadcast("k")
+	must(t, err)
+	if again.MsgID != s.MsgID || again.Away != nil || len(w.broker.mail()) != 1 || len(w.local.mail) != 1 {
+		t.Fatalf("the same call again: %+v, %d publications, %d deliveries", again, len(w.broker.mail()), len(w.local.mail))
+	}
+	w.wantShares(again, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": ShareQueued})
+	w.crash()
+	third, err := w.broadcast("k")
+	must(t, err)
+	if third.MsgID != s.MsgID || len(w.broker.mail()) != 1 {
+		t.Fatalf("a third time: %+v, %d publications", third, len(w.broker.mail()))
+	}
+	_, err = w.out.Broadcast(context.Background(), Broadcast{From: boss, Group: "crew", Content: []byte("thaw"), Key: "k"})
+	wantCode(t, err, fault.Conflict)
+}
+
+// Fault: a member of this host that cannot take it is not told of, or keeps the
+// others from getting it.
+func TestOneMemberThatFailsIsToldAlone(t *testing.T) {
+	w := newCrew(t)
+	w.local.err = fault.New(fault.InboxFull, "full")
+	s, err := w.broadcast("")
+	must(t, err)
+	for _, one := range s.To {
+		want := ""
+		if one.GID == aide {
+			want = ShareNotSent + " INBOX_FULL"
+		} else if one.GID == chief {
+			want = ShareQueued
+		}
+		if got := one.Outcome; got != want && got+" "+one.Reason != want {
+			t.Errorf("%s is %s %s, want %s", one.Name, got, one.Reason, want)
+		}
+	}
+}
+
+// Fault: what the broker says of the one copy is told wrongly of the shares.
+func TestTheBrokersWordOnABroadcast(t *testing.T) {
+	all := func(o string) map[string]string {
+		return map[string]string{"aide": "injected", "coder": o, "critic": o, "chief": o}
+	}
+	for _, c := range []struct {
+		name  string
+		reply reply
+		full  bool
+		want  map[string]string
+		away  fault.Code
+	}{
+		{"refused", reply{out: fabric.Refused}, false, all(ShareNotSent + " BROKER_REFUSED"), fault.BrokerRefused},
+		{"not sent", reply{out: fabric.NotSent, err: errNoLink}, false, all(ShareNotSent + " BROKER_DOWN"), fault.BrokerDown},
+		{"in doubt", reply{late: true}, false, all(ShareInDoubt), ""},
+		{"one of many is full", reply{out: fabric.Nacked}, true, all("failed INBOX_FULL"), ""},
+		{"one of many was full", reply{out: fabric.Nacked}, false, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": ShareQueued}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newCrew(t)
+			w.broker.full = c.full
+			w.broker.script(c.reply)
+			s, err := w.broadcast("")
+			must(t, err)
+			w.local.outcomes[s.MsgID] = "injected"
+			if fault.CodeOf(s.Away) != c.away {
+				t.Errorf("away: %v, want %s", s.Away, c.away)
+			}
+			w.wantShares(s, c.want)
+			if c.reply.late { // the confirm comes after all
+				w.broker.settle(s.MsgID, fabric.Confirmed)
+				w.wantShares(s, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": ShareQueued})
+			}
+		})
+	}
+}
+
+// Fault: a broadcast to nobody, or a wrong one, seems to work.
+func TestABroadcastToNobody(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.broadcast("")
+	wantCode(t, err, fault.UnknownRecipient)
+	w.dir.stale = true
+	_, err = w.broadcast("")
+	wantCode(t, err, fault.BrokerDown)
+	_, err = w.out.Broadcast(context.Background(), Broadcast{From: boss, Group: "Crew", Content: []byte("x")})
+	wantCode(t, err, fault.BadRequest)
+	w = newCrew(t)
+	w.broker.down = "cut"
+	delete(w.dir.who, "aide")
+	delete(w.dir.who, aide)
+	_, err = w.broadcast("")
+	wantCode(t, err, fault.BrokerDown) // nobody got it, so it is an error
+	if len(w.broker.mail())+len(w.local.mail) != 0 {
+		t.Error("something was sent")
+	}
+}
+
+// Fault: a broadcast that a crash cut off is published by itself afterwards.
+func TestABroadcastIsNotPublishedAgain(t *testing.T) {
+	w := newCrew(t)
+	w.broker.script(reply{late: true})
+	s, err := w.broadcast("")
+	must(t, err)
+	must(t, w.store.Write(context.Background(), func(tx *store.Tx) error { // as if the crash came before its end was stored
+		in, found, err := tx.Intent(s.MsgID)
+		if err != nil || !found {
+			return errors.Join(err, errors.New("no intent"))
+		}
+		in.State, in.Outcome, in.EndedAt = store.IntentIntended, "", 0
+		return tx.PutIntent(in)
+	}))
+	w.crash()
+	w.reconnect()
+	w.after(time.Minute)
+	if n := len(w.broker.mail()); n != 1 {
+		t.Errorf("%d publications", n)
+	}
+	if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded {
+		t.Errorf("the broadcast is %s", in.State)
+	}
+	for _, e := range w.broker.sent(envelope.LaneSignal, envelope.Query) {
+		if e.To != coder && e.To != critic && e.To != chief {
+			t.Errorf("%s was asked, who got nothing", e.To)
+		}
+	}
+}
+
+// Fault: any:GROUP means a busy one before an idle one, one that takes nothing,
+// the sender, or the same one again and again.
+func TestAnyPicksWhoIsFree(t *testing.T) {
+	w := newCrew(t)
+	w.dir.doing = map[string]string{aide: "working", coder: "idle", critic: "idle"}
+	picks := func() string {
+		t.Helper()
+		got, err := w.out.pick(boss, "crew")
+		must(t, err)
+		return got.Name
+	}
+	if a, b, c := picks(), picks(), picks(); a == b || a == "aide" || b == "aide" || c != a {
+		t.Errorf("of two idle ones %s, %s, %s were picked", a, b, c)
+	}
+	w.dir.doing[critic] = "working"
+	w.local.backlog = map[string]int{aide: 2}
+	if got := picks(); got != "coder" {
+		t.Errorf("%s was picked before an idle one", got)
+	}
+	w.sent(Request{To: "coder"}) // on its way: as good as working
+	w.sent(Request{To: "coder"})
+	if got := picks(); got != "critic" {
+		t.Errorf("%s was picked before the one with the shortest queue", got)
+	}
+	w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown })
+	if got := picks(); got != "aide" {
+		t.Errorf("%s was picked, whose host is away", got)
+	}
+	w.dir.doing[aide] = "no pane"
+	_, err := w.out.pick(boss, "crew")
+	wantCode(t, err, fault.UnknownRecipient)
+	_, err = w.out.pick(aide, "nosuch")
+	wantCode(t, err, fault.UnknownRecipient)
+}
+
+// Fault: a repeated call under its key means another member than the first.
+func TestAnyUnderAKeyMeansTheSameMember(t *testing.T) {
+	w := newCrew(t)
+	w.dir.doing = map[string]string{coder: "idle", critic: "idle"}
+	delete(w.dir.who, "aide")
+	delete(w.dir.who, aide)
+	first := w.sent(Request{To: "any:crew", Key: "k"})
+	again := w.sent(Request{To: "any:crew", Key: "k"})
+	if again.MsgID != first.MsgID || again.To.GID != first.To.GID || !again.Repeated {
+		t.Errorf("first %+v, again %+v", first, again)
+	}
+	if got, err := w.out.pick(boss, "crew"); err != nil || got.GID == first.To.GID {
+		t.Errorf("the repeated call counts as a turn of the other one: %s is next (%v)", got.Name, err)
+	}
+	_, err := w.send(Request{To: "coder", Key: "k"})
+	wantCode(t, err, fault.Conflict)
+}
