@@ -106,6 +106,15 @@ func (f *Fleet) TrustEachOther() error {
 	return nil
 }
 
+// Stop ends the daemons of all hosts in good order.
+func (f *Fleet) Stop() error {
+	var errs []error
+	for _, h := range f.hosts {
+		errs = append(errs, h.Stop())
+	}
+	return errors.Join(errs...)
+}
+
 // Close stops all hosts and removes what they left on the broker.
 func (f *Fleet) Close() error {
 	var errs []error
