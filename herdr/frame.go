@@ -2,6 +2,7 @@ package herdr
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode"
 
@@ -78,6 +79,16 @@ func announcement(m Message) string {
 	}
 	return fmt.Sprintf("[bridge %s from %s, %d bytes: call bridge_read with msg_id %s%s",
 		oneLine(m.Kind), oneLine(m.From), len(m.Content), oneLine(m.ID), end)
+}
+
+// frameHead is what the first line of every text of Frame begins with, squashed:
+// a composer breaks it where its rows end.
+var frameHead = regexp.MustCompile(`^bridge[A-Z]+from.*?(message|msgid)[0-9a-f]{32}`)
+
+// framed reports whether a composer's text begins like one of Frame's. Of a
+// long one that collapsed to a marker it cannot be seen.
+func framed(text string) bool {
+	return strings.HasPrefix(text, "[bridge ") && frameHead.MatchString(squash(text))
 }
 
 // Nudge is the one line for the pane of a main whose client is not asking

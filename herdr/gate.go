@@ -16,6 +16,7 @@ const (
 	Busy        = "BUSY"         // a turn is running, or another text goes in
 	Blocked     = "BLOCKED"      // a dialog or a login is open: a person must act
 	Draft       = "DRAFT"        // somebody's text is in the composer
+	Unsent      = "UNSENT"       // a text of ours is, whose Enter was lost: a person must send or clear it
 	NotReady    = "NOT_READY"    // no idle composer to be seen
 	Settling    = "SETTLING"     // idle, but not for long enough; opens by itself soon
 	PaneChanged = "PANE_CHANGED" // another terminal or agent than the pinned one
@@ -348,6 +349,9 @@ func (g *gate) composer(ctx context.Context) verdict {
 			return g.trouble(err)
 		}
 		if g.kind.draft(s, dim) {
+			if framed(s.composer.Text) {
+				return closedf(Unsent, "the composer holds a message whose sender was told that it is in doubt")
+			}
 			return closedf(Draft, "the composer holds a text")
 		}
 	}

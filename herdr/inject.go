@@ -53,7 +53,7 @@ type Outcome struct {
 // Hooks are what the caller of Inject wants to know, and when. All may be zero.
 type Hooks struct {
 	// Closed is called when the gate is seen closed and whenever the reason
-	// changes: Busy, Blocked, Draft, NotReady, Settling, PaneChanged, Unfit or
+	// changes: Busy, Blocked, Draft, Unsent, NotReady, Settling, PaneChanged, Unfit or
 	// HERDR_DOWN. Settling passes by itself within seconds.
 	Closed func(reason string)
 

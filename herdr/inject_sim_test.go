@@ -210,6 +210,8 @@ func TestSimGate(t *testing.T) {
 		"busy":              {allKinds, "busy", "idle", Busy},
 		"permission":        {allKinds, "dialog", "close-dialog", Blocked},
 		"draft":             {allKinds, "draft a person's text", "clear", Draft},
+		"draft about us":    {allKinds, "draft [bridge SEND from boss to me?", "clear", Draft},
+		"left by a crash":   {allKinds, "draft " + strings.ReplaceAll(brief("y"), "\n", " "), "clear", Unsent},
 		"unknown dialog":    {allKinds, "dialog strange", "close-dialog", NotReady},
 		"trust":             {[]string{"claude"}, "dialog trust", "close-dialog", Blocked},
 		"model picker":      {[]string{"claude"}, "dialog picker", "close-dialog", Blocked},

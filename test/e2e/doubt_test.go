@@ -75,7 +75,7 @@ func enterDead(t *testing.T, ctx context.Context, s *stage) {
 		t.Fatalf("the brief came to %+v, %v; want UNCONFIRMED", r, err)
 	}
 	s.told(t, ctx, id, "FAILED", "IN_DOUBT")
-	second := s.brief(t, ctx, w, "mark-behind", "deferred", "DRAFT")
+	second := s.brief(t, ctx, w, "mark-behind", "deferred", "UNSENT")
 	s.toldNoMore(t, ctx)
 	wrote(t, w, "mark-deaf", 1)
 	wrote(t, w, "mark-behind", 0)
