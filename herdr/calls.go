@@ -212,3 +212,61 @@ func (c *Client) ReportMetadata(ctx context.Context, m Metadata) error {
 func (c *Client) PaneClose(ctx context.Context, pane string) error {
 	return c.call(ctx, "pane.close", paneTarget{pane}, nil)
 }
+
+// Workspace is the part of herdr's workspace record that is used here.
+type Workspace struct {
+	WorkspaceID string `json:"workspace_id"`
+	Label       string `json:"label"`
+}
+
+// WorkspaceList returns all workspaces.
+func (c *Client) WorkspaceList(ctx context.Context) ([]Workspace, error) {
+	var out struct{ Workspaces []Workspace }
+	err := c.call(ctx, "workspace.list", none{}, &out)
+	return out.Workspaces, err
+}
+
+// workspaceCreate makes a workspace and returns the id of its one tab.
+func (c *Client) workspaceCreate(ctx context.Context, label, cwd string) (tab string, err error) {
+	var out struct {
+		Tab struct {
+			TabID string `json:"tab_id"`
+		}
+	}
+	err = c.call(ctx, "workspace.create", struct {
+		Label string `json:"label"`
+		Cwd   string `json:"cwd,omitempty"`
+	}{label, cwd}, &out)
+	return out.Tab.TabID, err
+}
+
+func (c *Client) tabClose(ctx context.Context, tab string) error {
+	return c.call(ctx, "tab.close", struct {
+		TabID string `json:"tab_id"`
+	}{tab}, nil)
+}
+
+// layout is a tab with one pane: a new one, or in place of TabID.
+type layout struct {
+	Root        layoutLeaf `json:"root"`
+	WorkspaceID string     `json:"workspace_id,omitempty"`
+	TabID       string     `json:"tab_id,omitempty"`
+	TabLabel    string     `json:"tab_label,omitempty"`
+}
+
+type layoutLeaf struct {
+	Type    string            `json:"type"`
+	PaneID  string            `json:"pane_id,omitempty"`
+	Label   string            `json:"label,omitempty"`
+	Cwd     string            `json:"cwd,omitempty"`
+	Command []string          `json:"command,omitempty"`
+	Env     map[string]string `json:"env,omitempty"`
+}
+
+// layoutApply makes the tab and returns the id of its pane. Code
+// layout_apply_failed: the program cannot be started.
+func (c *Client) layoutApply(ctx context.Context, l layout) (pane string, err error) {
+	var out struct{ Layout layout }
+	err = c.call(ctx, "layout.apply", l, &out)
+	return out.Layout.Root.PaneID, err
+}

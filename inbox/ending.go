@@ -140,7 +140,7 @@ func (in *Inbox) windUpOnce(ctx context.Context, b *box, strict bool) (done bool
 }
 
 func (in *Inbox) closePane(ctx context.Context, e store.Entity) error {
-	if e.Pane == "" || e.KeepPane || in.cfg.Panes == nil {
+	if e.Pane == "" && !e.Launched || e.KeepPane || in.cfg.Panes == nil {
 		return nil
 	}
 	return in.cfg.Panes.Close(ctx, e.GID, Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind})

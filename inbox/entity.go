@@ -20,9 +20,10 @@ const (
 
 // States of an entity's record.
 const (
-	Live     = store.EntityLive
-	Stopping = store.EntityStopping // its end is on record and under way (design §9)
-	Gone     = store.EntityGone     // nothing is left of it; the gid never lives again
+	Launching = store.EntityLaunching // being launched, and announced to nobody
+	Live      = store.EntityLive
+	Stopping  = store.EntityStopping // its end is on record and under way (design §9)
+	Gone      = store.EntityGone     // nothing is left of it; the gid never lives again
 )
 
 // Panes finds and closes the pane that a worker is registered with.
@@ -75,7 +76,7 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 	if created || r.NewToken {
 		token = in.cfg.Secret()
 	}
-	if err := in.record(ctx, e, token); err != nil {
+	if err := in.record(ctx, e, token, nil); err != nil {
 		return e, "", false, err
 	}
 	if created {
@@ -88,14 +89,19 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 }
 
 // record stores an entity, with a new token in place of all others if there is
-// one.
-func (in *Inbox) record(ctx context.Context, e store.Entity, token string) error {
+// one, together with also.
+func (in *Inbox) record(ctx context.Context, e store.Entity, token string, also func(*store.Tx) error) error {
 	return in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if token != "" {
 			if err := tx.DeleteTokens(e.GID); err != nil {
 				return err
 			}
 			if err := tx.PutToken(sha256.Sum256([]byte(token)), e.GID); err != nil {
+				return err
+			}
+		}
+		if also != nil {
+			if err := also(tx); err != nil {
 				return err
 			}
 		}
@@ -125,6 +131,9 @@ func (in *Inbox) named(r Registration) (store.Entity, bool, error) {
 	for _, e := range in.Entities() {
 		if e.Name != r.Name || Ended(e) {
 			continue
+		}
+		if e.State == Launching {
+			return e, false, fault.New(fault.Conflict, "%s is being launched; wait until it is ready, or take another name", r.Name)
 		}
 		if e.Kind != r.Kind {
 			return e, false, fault.New(fault.Conflict, "%s is registered as %s here; unregister it first, or take another name", r.Name, e.Kind)
@@ -163,6 +172,15 @@ func (in *Inbox) Entities() []store.Entity {
 		return cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), cmp.Compare(a.GID, b.GID))
 	})
 	return all
+}
+
+// Entity returns the entity of that gid, also one that has ended.
+func (in *Inbox) Entity(gid string) (store.Entity, bool) {
+	b := in.box(gid)
+	if b == nil {
+		return store.Entity{}, false
+	}
+	return b.snapshot(), true
 }
 
 // ByToken returns the live entity whose token this is.

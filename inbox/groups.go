@@ -43,7 +43,7 @@ func (in *Inbox) ChangeGroups(ctx context.Context, name string, join, leave []st
 		return e, nil
 	}
 	e.Groups = groups
-	if err := in.record(ctx, e, ""); err != nil {
+	if err := in.record(ctx, e, "", nil); err != nil {
 		return e, err
 	}
 	b.become(e)

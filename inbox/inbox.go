@@ -171,7 +171,7 @@ func (in *Inbox) start(b *box) {
 	}
 	ctx := in.running
 	switch {
-	case b.snapshot().State == Gone:
+	case b.snapshot().State == Gone, b.snapshot().State == Launching:
 	case Ended(b.snapshot()):
 		b.started = true
 		in.loops.Go(func() { in.windUp(ctx, b) })

@@ -68,6 +68,7 @@ type Conversation struct {
 	Mailbox Mailbox
 	Fleet   Fleet
 	Traces  Traces
+	Control Control
 	// Broker says none, connected, connecting or blocked, and why.
 	Broker func() (state, reason string)
 	Now    func() time.Time

@@ -58,6 +58,14 @@ func (g *fakeGateway) Reply(_ context.Context, a ReplyArgs) (ReplyResult, error)
 	return ReplyResult{State: StateQueued, InReplyTo: a.InReplyTo}, nil
 }
 
+func (g *fakeGateway) Spawn(_ context.Context, a SpawnArgs) (SpawnResult, error) {
+	return SpawnResult{State: "spawned:" + a.Profile + "@" + a.Host}, nil
+}
+
+func (g *fakeGateway) Stop(_ context.Context, a StopArgs) (StopResult, error) {
+	return StopResult{State: "stopped:" + a.Target}, nil
+}
+
 func (g *fakeGateway) Ask(_ context.Context, a AskArgs) (AskResult, error) {
 	return AskResult{State: StateAnswered, Answer: a.Question}, nil
 }

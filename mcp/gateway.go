@@ -17,6 +17,8 @@ type Gateway interface {
 	Ask(ctx context.Context, a AskArgs) (AskResult, error)
 	Answer(ctx context.Context, a AnswerArgs) (SendResult, error)
 	Broadcast(ctx context.Context, a BroadcastArgs) (BroadcastResult, error)
+	Spawn(ctx context.Context, a SpawnArgs) (SpawnResult, error)
+	Stop(ctx context.Context, a StopArgs) (StopResult, error)
 	Roster(ctx context.Context, a RosterArgs) (RosterResult, error)
 	Trace(ctx context.Context, a TraceArgs) (TraceResult, error)
 	Whoami(ctx context.Context) (WhoamiResult, error)
@@ -170,12 +172,14 @@ type RosterResult struct {
 
 // RosterHost is one gateway. State is online, unknown or offline.
 type RosterHost struct {
-	Host        string  `json:"host"`
-	State       string  `json:"state"`
-	AgeSeconds  float64 `json:"age_seconds"` // since its last sign of life, by our clock
-	Entities    int     `json:"entities"`
-	ClockOffset float64 `json:"clock_offset_seconds,omitempty"`
-	Note        string  `json:"note,omitempty"`
+	Host       string  `json:"host"`
+	State      string  `json:"state"`
+	AgeSeconds float64 `json:"age_seconds"` // since its last sign of life, by our clock
+	Entities   int     `json:"entities"`
+	// Profiles are those that other hosts may ask bridge_spawn for.
+	Profiles    []string `json:"profiles,omitempty"`
+	ClockOffset float64  `json:"clock_offset_seconds,omitempty"`
+	Note        string   `json:"note,omitempty"`
 }
 
 // RosterEntity is one agent or main.

@@ -91,6 +91,8 @@ func verbs(g Gateway) []verb {
 		newVerb(askVerb, g.Ask),
 		newVerb(answerVerb, g.Answer),
 		newVerb(broadcastVerb, g.Broadcast),
+		newVerb(spawnVerb, g.Spawn),
+		newVerb(stopVerb, g.Stop),
 		newVerb(whoamiVerb, func(ctx context.Context, _ struct{}) (WhoamiResult, error) { return g.Whoami(ctx) }),
 		newVerb(rosterVerb, g.Roster),
 		newVerb(traceVerb, g.Trace),

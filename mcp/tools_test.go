@@ -13,7 +13,7 @@ import (
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
 )
 
-var toolNames = []string{"bridge_send", "bridge_poll", "bridge_read", "bridge_reply", "bridge_ask", "bridge_answer", "bridge_broadcast", "bridge_whoami", "bridge_roster", "bridge_trace"}
+var toolNames = []string{"bridge_send", "bridge_poll", "bridge_read", "bridge_reply", "bridge_ask", "bridge_answer", "bridge_broadcast", "bridge_spawn", "bridge_stop", "bridge_whoami", "bridge_roster", "bridge_trace"}
 
 // Fails if a tool is missing from the table, or is listed without both schemas,
 // all four annotations, or a description of each argument.

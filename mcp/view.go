@@ -34,6 +34,7 @@ func (c *Conversation) Roster(ctx context.Context, a RosterArgs) (RosterResult, 
 func rosterHost(h roster.HostView) RosterHost {
 	out := RosterHost{
 		Host: h.Host, State: h.State, AgeSeconds: h.Age.Seconds(), Entities: h.Entities, ClockOffset: h.Offset.Seconds(),
+		Profiles: h.Profiles,
 	}
 	switch {
 	case h.Age < 0:

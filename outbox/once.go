@@ -82,7 +82,7 @@ func (o *Outbox) first(ctx context.Context, r Request) (Sent, error) {
 	case err != nil:
 		return Sent{}, err
 	case !known || o.cfg.Now().Sub(time.UnixMilli(k.At)) >= keyLife:
-		return o.dispatch(ctx, r, o.cfg.NewID())
+		return o.dispatch(ctx, r, o.id(r))
 	case k.Hash != r.hash():
 		return Sent{}, conflict(r.Key)
 	}

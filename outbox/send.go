@@ -26,6 +26,8 @@ type Request struct {
 	// Hops of this message: one more than those of the one because of which it
 	// is sent; 0 if there is none (design §4).
 	Hops int
+	// ID of the message, where it is derived; "" draws one.
+	ID string
 	// TraceID of the flow that this message continues; "" begins a new one.
 	TraceID string
 	// Leaving is called once with the message's id before it leaves, so that
@@ -69,9 +71,16 @@ func (o *Outbox) Send(ctx context.Context, r Request) (Sent, error) {
 	}
 	r.target = &target
 	if r.Key == "" {
-		return o.dispatch(ctx, r, o.cfg.NewID())
+		return o.dispatch(ctx, r, o.id(r))
 	}
 	return o.once(ctx, r)
+}
+
+func (o *Outbox) id(r Request) string {
+	if r.ID != "" {
+		return r.ID
+	}
+	return o.cfg.NewID()
 }
 
 // check refuses what no recipient could take. Nothing has happened yet.

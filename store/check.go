@@ -82,6 +82,7 @@ func (s *Store) checkRecords() (problems []error) {
 		note(err)
 		note(checkIDs[Entity](tx, bucketEntities))
 		note(checkIDs[Home](tx, bucketHomes))
+		note(checkIDs[Spawn](tx, bucketSpawns))
 		note(tx.each(nil, bucketTokens, func(_, v []byte) error { return wantVersion(bucketTokens, v) }))
 		note(tx.checkBriefs())
 		note(tx.each(nil, bucketKeys, func(_, v []byte) error { _, err := decodeKey(v); return err }))

@@ -9,9 +9,11 @@ import (
 // The states of an Entity. One that is stopping is resumed after a crash; one
 // that is gone stays gone (design §9).
 const (
-	EntityLive     = "live"
-	EntityStopping = "stopping"
-	EntityGone     = "gone"
+	EntityLive = "live"
+	// One that is being launched has a name and a token; nobody is told of it.
+	EntityLaunching = "launching"
+	EntityStopping  = "stopping"
+	EntityGone      = "gone"
 )
 
 // Entity is the identity of something local with an inbox (design §1).

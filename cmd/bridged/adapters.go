@@ -202,7 +202,12 @@ func (p panes) Identify(ctx context.Context, id string) (inbox.Pane, error) {
 }
 
 func (p panes) Close(ctx context.Context, gid string, at inbox.Pane) error {
-	return p.client.Close(ctx, herdr.Pane(at))
+	if at.ID != "" {
+		if err := p.client.Close(ctx, herdr.Pane(at)); err != nil {
+			return err
+		}
+	}
+	return p.client.CloseLabelled(ctx, gid)
 }
 
 // identities is the inbox as the listener asks it.

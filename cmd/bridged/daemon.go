@@ -1,8 +1,6 @@
 package main
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,23 +26,10 @@ func (a *app) serve(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	log := newLogger(cfg.Log, a.Err)
-	for _, w := range append(cfg.Warnings, withoutEffect(cfg)...) {
+	for _, w := range cfg.Warnings {
 		log.Warn(w)
 	}
 	return a.Serve(a.signals(cmd.Context()), cfg, log)
-}
-
-// withoutEffect names what is configured and not acted on.
-func withoutEffect(cfg config.Config) (warnings []string) {
-	if len(cfg.Profiles) > 0 {
-		warnings = append(warnings, "profiles is set, and this version starts no agents: it has no effect")
-	}
-	for _, host := range slices.Sorted(maps.Keys(cfg.Control.Allow)) {
-		if cfg.Control.Allows(host, config.VerbSpawn) || cfg.Control.Allows(host, config.VerbStop) {
-			warnings = append(warnings, "control.allow lets "+host+" spawn or stop, and this version takes neither from another host: it has no effect")
-		}
-	}
-	return warnings
 }
 
 // restartTime is how long a restart of the daemon may take without an agent

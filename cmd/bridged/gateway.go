@@ -13,6 +13,7 @@ import (
 
 	"fleetd/cmd/bridged/config"
 	"fleetd/fabric"
+	"fleetd/fabric/control"
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/keys"
 	"fleetd/fabric/roster"
@@ -42,6 +43,7 @@ type gateway struct {
 	outbox  *outbox.Outbox
 	inbox   *inbox.Inbox
 	fabric  *fabric.Fabric // nil without a broker
+	control *control.Control
 	monitor *herdr.Monitor
 	talk    *mcp.Conversation
 	server  *mcp.Server
@@ -87,7 +89,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 
 	g.roster, err = roster.New(roster.Config{
 		Host: cfg.Host, Boot: g.boot, Homes: homes{st}, Logger: log.Named("roster"),
-		Publish: g.presence(sign), Serving: g.serving, KeepBoot: g.keepBoot,
+		Profiles: offered(cfg.Profiles), Publish: g.presence(sign), Serving: g.serving, KeepBoot: g.keepBoot,
 	})
 	if err != nil {
 		return nil, err
@@ -113,6 +115,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 		NewID:   newID, Secret: newSecret, Logger: log.Named("inbox"),
 	})
 	g.outbox.Use(g.inbox)
+	g.control = g.newControl(client, injector, sign)
 	if err := g.outbox.Load(); err != nil {
 		return nil, err
 	}
@@ -139,7 +142,7 @@ func (g *gateway) newFabric(key ed25519.PrivateKey) (*fabric.Fabric, error) {
 	}, fabric.Deps{
 		Log: g.log.Named("fabric"), Key: key, Trust: g.trust, Homes: g.roster, Noted: g.outbox, Owner: g.inbox,
 		Known: g.inbox.Known, Steady: g.inbox.Steady, Sync: g.roster.Sync,
-		OnSignal: g.onSignal, OnPresence: g.onPresence,
+		OnSignal: g.onSignal, OnPresence: g.onPresence, OnControl: g.onControl,
 		OnDeadLetter: func(env *envelope.Envelope, _, reason string) error { return g.outbox.DeadLetter(env, reason) },
 		RefusedBrief: g.onRefused,
 	})
@@ -161,6 +164,10 @@ func (g *gateway) newFabric(key ed25519.PrivateKey) (*fabric.Fabric, error) {
 func (g *gateway) onSignal(env *envelope.Envelope) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
+	if env.SpawnID != "" {
+		g.control.Signal(env)
+		return
+	}
 	switch env.Kind {
 	case envelope.Query:
 		if report, ok := g.inbox.Answer(env); ok {
@@ -185,6 +192,12 @@ func (g *gateway) onSignal(env *envelope.Envelope) {
 	default:
 		g.log.Debug("a signal that this version does not serve", "kind", env.Kind, "trace", env.TraceID)
 	}
+}
+
+func (g *gateway) onControl(env *envelope.Envelope) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return g.control.Handle(ctx, env)
 }
 
 func (g *gateway) onPresence(env *envelope.Envelope) {
@@ -232,6 +245,9 @@ func (g *gateway) openEntities() error {
 // and to the broker. Whoever is announced can be written to: its inbox is on
 // the broker before, where that can be reached.
 func (g *gateway) entityChanged(e store.Entity) {
+	if e.State == inbox.Launching { // nobody is told of it before it is ready
+		return
+	}
 	ended := inbox.Ended(e)
 	if ended {
 		g.roster.RemoveLocal(e.GID)
@@ -304,6 +320,9 @@ func (g *gateway) janitor(ctx context.Context) error {
 		case <-hour.C:
 		}
 		g.store.Later(func(tx *store.Tx) error {
+			if err := tx.PruneSpawns(time.Now()); err != nil {
+				return err
+			}
 			if err := tx.PruneHomes(time.Now()); err != nil {
 				return err
 			}

@@ -12,7 +12,7 @@ import (
 func (g *gateway) newServer(version string) *mcp.Server {
 	g.talk = &mcp.Conversation{
 		Host: g.cfg.Host, Sender: g.outbox, Mailbox: g.inbox,
-		Fleet: g.roster, Traces: traces{g.store}, Broker: g.brokerState, Now: time.Now,
+		Fleet: g.roster, Traces: traces{g.store}, Control: g.control, Broker: g.brokerState, Now: time.Now,
 	}
 	return &mcp.Server{
 		Listen: g.cfg.Listen, Socket: g.cfg.Socket, Gateway: g.talk, Admin: g.talk, Identities: identities{g},

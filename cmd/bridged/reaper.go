@@ -57,13 +57,16 @@ func (g *gateway) reap(ctx context.Context) error {
 
 // ended reports whether herdr shows the worker's pane or its agent gone, and
 // how long that must last. A pane that has moved keeps its terminal; one with
-// another terminal is a herdr that was restarted, which proves nothing.
+// another terminal is a herdr that was restarted, which proves nothing of an
+// agent that a person may start again there and register.
 func ended(e store.Entity, view herdr.View) (grace time.Duration, gone bool) {
-	if e.Kind != inbox.Worker || inbox.Ended(e) || e.Pane == "" || !view.Up {
+	if e.Kind != inbox.Worker || e.State != inbox.Live || e.Pane == "" || !view.Up {
 		return 0, false
 	}
 	if pane, found := view.Panes[e.Pane]; found {
-		return agentGrace, pane.Terminal == e.Terminal && pane.Kind == ""
+		// The identity of what we launched was in the environment of its pane,
+		// which no restart of herdr keeps: what is there now is a plain shell.
+		return agentGrace, (pane.Terminal == e.Terminal || e.Launched) && pane.Kind == ""
 	}
 	for _, pane := range view.Panes {
 		if pane.Terminal == e.Terminal {

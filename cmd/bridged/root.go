@@ -135,7 +135,7 @@ AMQP. Without a command it serves, like "bridged serve".`,
 	}
 	if a.Dial != nil {
 		root.AddCommand(a.sendCmd(), a.pollCmd(), a.readCmd(), a.replyCmd(), a.askCmd(), a.answerCmd(), a.broadcastCmd())
-		root.AddCommand(a.rosterCmd(), a.traceCmd(), a.whoamiCmd())
+		root.AddCommand(a.spawnCmd(), a.stopCmd(), a.rosterCmd(), a.traceCmd(), a.whoamiCmd())
 		root.AddCommand(a.registerCmd(), a.groupsCmd(), a.unregisterCmd())
 		root.AddCommand(a.dlqCmd())
 	}

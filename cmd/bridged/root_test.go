@@ -65,27 +65,6 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// Fault: something is configured and has no effect, and nobody says so; or it
-// is said of what has one.
-func TestServeNamesWhatHasNoEffect(t *testing.T) {
-	w := newWorld(t)
-	w.deps.Serve = func(context.Context, config.Config, hclog.Logger) error { return nil }
-	w.write(".config/bridged/bridged.yaml", "control: {allow: {hostb: [], hostc: [send]}}\n")
-	if r := w.run("serve"); r.err != "" {
-		t.Error(r.err)
-	}
-	w.write(".config/bridged/bridged.yaml", "control: {allow: {hostb: [], hostc: [send, stop]}}\nprofiles: {rev: {argv: [claude]}}\n")
-	r := w.run("serve")
-	for _, key := range []string{"profiles is set", "control.allow lets hostc"} {
-		if !strings.Contains(r.err, key) {
-			t.Errorf("nothing says %q: %s", key, r.err)
-		}
-	}
-	if strings.Contains(r.err, "hostb") {
-		t.Error(r.err)
-	}
-}
-
 // Fault: a panic prints a stack, or ends with exit code 0.
 func TestNoStack(t *testing.T) {
 	w := newWorld(t)

@@ -46,6 +46,7 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 	}
 	group.Add(func() error { <-ctx.Done(); return nil }, func(error) {})
 	actor(g.server.Run)
+	actor(g.control.Run)
 	actor(g.inbox.Run)
 	actor(g.reap)
 	actor(g.monitor.Run)

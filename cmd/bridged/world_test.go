@@ -97,18 +97,20 @@ type fakeDaemon struct {
 	// settled is what became of it, call by call.
 	settled []bool
 
-	send   mcp.SendResult
-	reads  []mcp.ReadResult
-	poll   mcp.PollResult
-	reply  mcp.ReplyResult
-	ask    mcp.AskResult
-	spread mcp.BroadcastResult
-	groups mcp.GroupsResult
-	roster mcp.RosterResult
-	trace  mcp.TraceResult
-	whoami mcp.WhoamiResult
-	reg    mcp.RegisterResult
-	unreg  mcp.UnregisterResult
+	send    mcp.SendResult
+	reads   []mcp.ReadResult
+	poll    mcp.PollResult
+	reply   mcp.ReplyResult
+	ask     mcp.AskResult
+	spread  mcp.BroadcastResult
+	groups  mcp.GroupsResult
+	roster  mcp.RosterResult
+	trace   mcp.TraceResult
+	whoami  mcp.WhoamiResult
+	reg     mcp.RegisterResult
+	unreg   mcp.UnregisterResult
+	spawn   mcp.SpawnResult
+	stopped mcp.StopResult
 }
 
 func (g *fakeDaemon) note(a any) { g.asked = append(g.asked, a) }
@@ -168,6 +170,16 @@ func (g *fakeDaemon) Broadcast(ctx context.Context, a mcp.BroadcastArgs) (mcp.Br
 func (g *fakeDaemon) Groups(_ context.Context, a mcp.GroupsArgs) (mcp.GroupsResult, error) {
 	g.note(a)
 	return g.groups, g.err
+}
+
+func (g *fakeDaemon) Spawn(_ context.Context, a mcp.SpawnArgs) (mcp.SpawnResult, error) {
+	g.note(a)
+	return g.spawn, g.err
+}
+
+func (g *fakeDaemon) Stop(_ context.Context, a mcp.StopArgs) (mcp.StopResult, error) {
+	g.note(a)
+	return g.stopped, g.err
 }
 
 func (g *fakeDaemon) Roster(_ context.Context, a mcp.RosterArgs) (mcp.RosterResult, error) {

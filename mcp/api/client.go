@@ -105,6 +105,23 @@ func (c *Client) Broadcast(ctx context.Context, a mcp.BroadcastArgs) (mcp.Broadc
 	})
 }
 
+// Spawn implements mcp.Gateway. It is repeated like Send.
+func (c *Client) Spawn(ctx context.Context, a mcp.SpawnArgs) (mcp.SpawnResult, error) {
+	wait := a.TimeoutSeconds
+	if wait == 0 {
+		wait = 90
+	}
+	return call[mcp.SpawnResult](ctx, c, request{
+		verb: "spawn", wait: wait, repeatable: a.IdempotencyKey != "",
+		args: func(left int) any { a.TimeoutSeconds = max(left, 1); return a },
+	})
+}
+
+// Stop implements mcp.Gateway.
+func (c *Client) Stop(ctx context.Context, a mcp.StopArgs) (mcp.StopResult, error) {
+	return call[mcp.StopResult](ctx, c, request{verb: "stop", wait: 60, repeatable: true, args: func(int) any { return a }})
+}
+
 // Roster implements mcp.Gateway.
 func (c *Client) Roster(ctx context.Context, a mcp.RosterArgs) (mcp.RosterResult, error) {
 	return call[mcp.RosterResult](ctx, c, question("roster", a))

@@ -56,6 +56,14 @@ func (*fake) Reply(_ context.Context, a mcp.ReplyArgs) (mcp.ReplyResult, error) 
 	return mcp.ReplyResult{InReplyTo: a.InReplyTo}, nil
 }
 
+func (*fake) Spawn(_ context.Context, a mcp.SpawnArgs) (mcp.SpawnResult, error) {
+	return mcp.SpawnResult{State: "spawned:" + a.Profile + "@" + a.Host}, nil
+}
+
+func (*fake) Stop(_ context.Context, a mcp.StopArgs) (mcp.StopResult, error) {
+	return mcp.StopResult{State: "stopped:" + a.Target}, nil
+}
+
 func (*fake) Ask(_ context.Context, a mcp.AskArgs) (mcp.AskResult, error) {
 	return mcp.AskResult{Answer: a.Question, From: a.To}, nil
 }

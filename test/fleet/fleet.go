@@ -91,6 +91,9 @@ func RemoveBinaries() error {
 // Binary is the path of bridged.
 func (f *Fleet) Binary() string { return f.bridged }
 
+// Agent is the path of the scripted agent, for profiles.
+func (f *Fleet) Agent() string { return f.agent }
+
 // TrustEachOther has every host trust every other one's key.
 func (f *Fleet) TrustEachOther() error {
 	for _, a := range f.hosts {

@@ -20,6 +20,7 @@ type Main struct {
 	Token string
 	URL   string
 
+	fleet  *Fleet
 	client *client.Client
 }
 
@@ -29,7 +30,7 @@ func (h *Host) AddMain(ctx context.Context, name string) (*Main, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Main{Name: name, GID: r.GID, Token: r.Token, URL: r.URL}
+	m := &Main{Name: name, GID: r.GID, Token: r.Token, URL: r.URL, fleet: h.fleet}
 	return m, m.Connect(ctx)
 }
 
@@ -107,5 +108,19 @@ func (m *Main) Broadcast(ctx context.Context, args map[string]any) (r mcp.Broadc
 // Roster calls bridge_roster.
 func (m *Main) Roster(ctx context.Context) (r mcp.RosterResult, err error) {
 	err = m.Call(ctx, "bridge_roster", map[string]any{}, &r)
+	return r, err
+}
+
+// Spawn calls bridge_spawn.
+func (m *Main) Spawn(ctx context.Context, args map[string]any) (r mcp.SpawnResult, err error) {
+	if err = m.Call(ctx, "bridge_spawn", args, &r); err == nil {
+		m.fleet.remember(r.GID)
+	}
+	return r, err
+}
+
+// Stop calls bridge_stop.
+func (m *Main) Stop(ctx context.Context, target string) (r mcp.StopResult, err error) {
+	err = m.Call(ctx, "bridge_stop", map[string]any{"target": target}, &r)
 	return r, err
 }

@@ -112,7 +112,7 @@ herdr:   {socket: /run/herdr.sock}
 mcp:     {default_main: main}
 profiles:
   reviewer: {argv: [claude, --port, 5], cwd: ~/src/app, env: {A: 1, B: "", C: }, groups: [reviewers], ready_timeout: 90s, remote: true}
-  plain: {argv: [codex]}
+  plain: {argv: [opencode]}
 control: {allow: {hostb: [send, spawn, stop], hostc: }}
 limits:  {content_bytes: 1000, max_ttl: 24h}
 inject: {paste_bytes: 2048}
@@ -138,7 +138,7 @@ func TestFileHoldsEveryKey(t *testing.T) {
 				Env: Env{"A": "1", "B": "", "C": ""}, Groups: []string{"reviewers"},
 				ReadyTimeout: 90 * time.Second, Remote: true,
 			},
-			"plain": {Argv: []string{"codex"}, ReadyTimeout: time.Minute},
+			"plain": {Argv: []string{"opencode"}, ReadyTimeout: time.Minute},
 		},
 		Control: Control{Allow: map[string][]string{"hostb": {"send", "spawn", "stop"}, "hostc": {}}},
 		Limits:  Limits{ContentBytes: 1000, MaxTTL: 24 * time.Hour},
@@ -406,7 +406,8 @@ profiles: {a: {argv: [x], env: {API_KEY: t0ken}}}
 	}
 }
 
-// Fault: a file with a password that everybody can read is passed over.
+// Fault: a file with a password that everybody can read is passed over, or
+// agents that would all be taken for the first one.
 func TestWarnings(t *testing.T) {
 	const withPassword = "broker: {uri: 'amqps://u:p@broker/'}\n"
 	for _, x := range []struct {
@@ -420,6 +421,8 @@ func TestWarnings(t *testing.T) {
 		{"broker: {uri: 'amqps://broker/'}\n", 0o644, ""},
 		{"log: {json: true}\n", 0o620, "HOME/b.yaml can be changed by other users (mode 0620), and it names programs to start; run chmod go-w HOME/b.yaml"},
 		{"broker: {uri: 'amqp://127.0.0.1/'}\n", 0o600, ""},
+		{"profiles: {a: {argv: [codex, --no-daemon]}, b: {argv: [codex], env: {CODEX_HOME: /b}}}\n", 0o600, ""},
+		{"profiles: {a: {argv: [/usr/bin/codex]}}\n", 0o600, "profiles.a starts codex without --no-daemon: its MCP daemon keeps the identity of the first agent for all later ones; add --no-daemon to argv"},
 		{"broker: {uri: 'amqp://broker/'}\n", 0o600, "broker.uri is amqp to another machine: login and messages cross the network in the clear; use amqps"},
 	} {
 		b := newBox(t, "")

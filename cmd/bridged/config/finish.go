@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -111,6 +112,11 @@ func (f *finisher) tls() {
 func (f *finisher) warn() {
 	say := func(format string, args ...any) {
 		f.config.Warnings = append(f.config.Warnings, fmt.Sprintf(format, args...))
+	}
+	for name, p := range f.config.Profiles {
+		if filepath.Base(p.Argv[0]) == "codex" && !slices.Contains(p.Argv, "--no-daemon") && p.Env["CODEX_HOME"] == "" {
+			say("profiles.%s starts codex without --no-daemon: its MCP daemon keeps the identity of the first agent for all later ones; add --no-daemon to argv", name)
+		}
 	}
 	uri, err := url.Parse(f.config.Broker.URI.Secret())
 	if err != nil {

@@ -1,0 +1,146 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
+	"fleetd/fault"
+)
+
+// stopWait is how long a call waits for an end.
+const stopWait = 45 * time.Second
+
+const worker = "worker"
+
+// Stop ends a worker, here or on another host, and waits for its end some time.
+// done is false if the end is on record and goes on. One that has ended already
+// is stopped. from is who asks: a gid, or this gateway.
+func (c *Control) Stop(ctx context.Context, from, address string) (t roster.Target, done bool, err error) {
+	t, err = c.cfg.Fleet.Resolve(address)
+	if err != nil {
+		return t, false, err
+	}
+	if t.Kind != worker {
+		return t, false, notAWorker(t)
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopWait)
+	defer cancel()
+	if t.Local {
+		done, err = c.stopHere(ctx, t.GID)
+		return t, done, err
+	}
+	done, err = c.stopThere(ctx, from, t)
+	return t, done, err
+}
+
+func notAWorker(t roster.Target) error {
+	return fault.New(fault.NotAllowed, "%s is a %s, and only workers can be stopped: its client ends by itself, and its entity with `bridged unregister` on its host", t.Address(), t.Kind)
+}
+
+func (c *Control) stopHere(ctx context.Context, gid string) (bool, error) {
+	if _, ended, found := c.cfg.Entities.Find(gid); found && !ended {
+		if err := c.cfg.Entities.Stop(ctx, gid); err != nil {
+			return false, err
+		}
+	}
+	return c.cfg.Entities.AwaitEnd(ctx, gid), nil
+}
+
+func (c *Control) stopThere(ctx context.Context, from string, t roster.Target) (bool, error) {
+	if t.Gone {
+		return true, nil
+	}
+	if err := c.reachable(t.Host, false); err != nil {
+		return false, err
+	}
+	answers := make(chan *envelope.Envelope, 4)
+	c.mu.Lock()
+	c.stops[t.GID] = append(c.stops[t.GID], answers)
+	c.mu.Unlock()
+	defer c.deaf(t.GID, answers)
+	trace, tick := c.cfg.NewTrace(), time.NewTicker(c.cfg.Repeat)
+	defer tick.Stop()
+	expires := c.cfg.Now().Add(stopWait)
+	for sent := false; ; sent = true {
+		env := c.request(envelope.Stop, from, t.Host, t.GID, trace, expires, nil)
+		if err := c.cfg.Broker.Publish(ctx, envelope.LaneControl, env); err != nil && !sent {
+			return false, err
+		}
+		select {
+		case env := <-answers:
+			if env.Signer != t.Host {
+				continue
+			}
+			if env.Kind == envelope.Stopped {
+				return true, nil
+			}
+			return false, stopFailed(t, fault.Code(env.Reason))
+		case <-tick.C:
+		case <-ctx.Done():
+			if now, err := c.cfg.Fleet.Resolve(t.GID); err == nil && now.Gone {
+				return false, nil // its end has begun
+			}
+			return false, fault.New(fault.Unconfirmed, "host %s did not say whether it stopped %s; look with bridge_roster, and call again: that does no harm", t.Host, t.Address())
+		}
+	}
+}
+
+func (c *Control) deaf(gid string, answers chan *envelope.Envelope) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := c.stops[gid][:0]
+	for _, ch := range c.stops[gid] {
+		if ch != answers {
+			left = append(left, ch)
+		}
+	}
+	if c.stops[gid] = left; len(left) == 0 {
+		delete(c.stops, gid)
+	}
+}
+
+func stopFailed(t roster.Target, code fault.Code) error {
+	switch code {
+	case fault.NotAllowed:
+		return fault.New(code, "host %s takes no stops from this one, or %s is no worker; whoever runs that host can change the first with control.allow", t.Host, t.Address())
+	case fault.UnknownRecipient:
+		return fault.New(code, "%s is not known on %s any more", t.Address(), t.Host)
+	case fault.StoreUnavailable:
+		return fault.New(code, "host %s cannot store anything now, so %s was not stopped; try again later", t.Host, t.Address())
+	}
+	return fault.New(code, "%s was not stopped; the log of host %s says why", t.Address(), t.Host)
+}
+
+// onStop takes a request of another host.
+func (c *Control) onStop(ctx context.Context, env *envelope.Envelope) error {
+	kind, ended, found := c.cfg.Entities.Find(env.SpawnID)
+	var f *Failure
+	switch {
+	case !c.cfg.Allows(env.Signer, verbStop) || found && kind != worker:
+		f = &Failure{Code: fault.NotAllowed}
+	case !found:
+		f = &Failure{Code: fault.UnknownRecipient}
+	case !ended:
+		if err := c.cfg.Entities.Stop(ctx, env.SpawnID); err != nil {
+			return err
+		}
+		c.log.Info("a worker is stopped at the wish of another host", "gid", env.SpawnID, "from", env.From, "host", env.Signer, "trace", env.TraceID)
+	}
+	if f != nil {
+		c.log.Warn("a stop was refused", "gid", env.SpawnID, "from", env.From, "host", env.Signer, "code", f.Code, "trace", env.TraceID)
+		c.later(env, envelope.Failed, f)
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begin(func(ctx context.Context) {
+		ctx, cancel := context.WithTimeout(ctx, stopWait)
+		defer cancel()
+		if c.cfg.Entities.AwaitEnd(ctx, env.SpawnID) {
+			c.answer(context.WithoutCancel(ctx), env, envelope.Stopped, nil)
+		}
+	})
+	return nil
+}

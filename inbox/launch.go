@@ -1,0 +1,118 @@
+package inbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+// Reservation is a worker that is about to be launched.
+type Reservation struct {
+	GID    string
+	Name   string // "": Base, with a number where that is taken
+	Base   string
+	Groups []string
+}
+
+// Reserve makes a worker that is being launched, together with also. It has its
+// name and its token, so that its agent can start with them, and is announced
+// to nobody. A name in use is a CONFLICT.
+func (in *Inbox) Reserve(ctx context.Context, r Reservation, also func(*store.Tx, store.Entity) error) (e store.Entity, token string, err error) {
+	in.registry.Lock()
+	defer in.registry.Unlock()
+	e = store.Entity{
+		GID: r.GID, Kind: Worker, Name: r.Name, Groups: slices.Clone(r.Groups), State: Launching, Launched: true,
+		CreatedAt: in.cfg.Now().UnixMilli(),
+	}
+	if err := checkRegistration(Registration{Name: nameOr(r.Name, r.Base), Kind: Worker, Groups: r.Groups}); err != nil {
+		return e, "", err
+	}
+	for n := 1; e.Name == ""; n++ {
+		name := r.Base
+		if n > 1 {
+			name = fmt.Sprintf("%s-%d", r.Base, n)
+		}
+		if _, taken := in.ByName(name); !taken {
+			e.Name = name
+		}
+	}
+	if other, taken := in.ByName(e.Name); taken {
+		return e, "", fault.New(fault.Conflict, "the name %s is in use here by a %s; choose another one", e.Name, other.Kind)
+	}
+	token = in.cfg.Secret()
+	if err := in.record(ctx, e, token, func(tx *store.Tx) error { return also(tx, e) }); err != nil {
+		return e, "", err
+	}
+	in.insert(newBox(e, in.cfg.Store.Later))
+	return e, token, nil
+}
+
+func nameOr(name, other string) string {
+	if name == "" {
+		return other
+	}
+	return name
+}
+
+// Launched makes a reserved worker live in its pane, together with also; from
+// here on it is announced.
+func (in *Inbox) Launched(ctx context.Context, gid string, pane Pane, also func(*store.Tx) error) (store.Entity, error) {
+	in.registry.Lock()
+	defer in.registry.Unlock()
+	b := in.box(gid)
+	if b == nil || b.snapshot().State != Launching {
+		return store.Entity{}, fault.New(fault.SpawnFailed, "it was stopped before it was ready")
+	}
+	e := b.snapshot()
+	e.State, e.Pane, e.Terminal, e.AgentKind = Live, pane.ID, pane.Terminal, pane.Kind
+	if err := in.record(ctx, e, "", also); err != nil {
+		return e, err
+	}
+	b.become(e)
+	in.cfg.Changed(e)
+	in.mu.Lock()
+	in.start(b)
+	in.mu.Unlock()
+	return e, nil
+}
+
+// Discard forgets a reserved worker that never was ready, and its token,
+// together with also; one that is not reserved (any more) is left alone.
+func (in *Inbox) Discard(ctx context.Context, gid string, also func(*store.Tx) error) error {
+	in.registry.Lock()
+	defer in.registry.Unlock()
+	b := in.box(gid)
+	reserved := b != nil && b.snapshot().State == Launching
+	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+		if reserved {
+			if err := in.forget(tx, gid); err != nil {
+				return err
+			}
+		}
+		return also(tx)
+	})
+	if err == nil && reserved {
+		in.mu.Lock()
+		delete(in.boxes, gid)
+		in.mu.Unlock()
+	}
+	return err
+}
+
+// forget takes an entity out of the store, and mail that came for it: answers
+// to what it sent before it was ready.
+func (in *Inbox) forget(tx *store.Tx, gid string) error {
+	held, err := tx.HeldIndex(gid)
+	if err != nil {
+		return err
+	}
+	for _, h := range held {
+		if err := tx.DeleteHeld(gid, h.Seq); err != nil {
+			return err
+		}
+	}
+	return tx.DeleteEntity(gid)
+}
