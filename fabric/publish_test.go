@@ -113,7 +113,7 @@ func TestRenewKeepsTheLeaseOfAnAbsentHostsInbox(t *testing.T) {
 	_, ch := stranger(t, uri)
 	returns := ch.NotifyReturn(make(chan amqp.Return, 1024))
 	for _, gid := range []string{kept, left} {
-		if _, err := ch.QueueDeclare(fl.names().Inbox(gid), true, false, false, false, amqp.Table{argExpires: int64(1000)}); err != nil {
+		if _, err := ch.QueueDeclare(fl.names().Inbox(gid), true, false, false, false, amqp.Table{argExpires: int64(3000)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -70,7 +70,14 @@ func (f *Fabric) redeliver(ctx context.Context, l *DeadLetter) error {
 	out, err := f.republish(ctx, l.Envelope)
 	switch out {
 	case Confirmed:
-		return nil
+		if l.Envelope.Kind == envelope.Broadcast {
+			return nil
+		}
+		// Its recipient's host may be away for long (design §3, Orphans).
+		if there, err := f.Renew(ctx, l.To); err != nil || there {
+			return nil
+		}
+		fallthrough
 	case Returned:
 		return fault.New(fault.Unroutable, "nobody has an inbox for %s any more; the letter stays. `bridged roster` shows who is there", l.To)
 	case Nacked:

@@ -71,6 +71,51 @@ func TestRedeliveredAsItWas(t *testing.T) {
 	g.stays("the others", append(before, after...))
 }
 
+// Fails if a letter goes into the inbox of a host that is away and does not
+// renew its lease: the inbox may go before the letter's life is over.
+func TestARedeliveryRenewsTheLease(t *testing.T) {
+	const lease = 4000 // ms
+	fl := newFleet(t, rabbit.URI(t))
+	a := fl.up("hosta", unreported)
+	from, kept, left := fl.entity("hosta"), fl.entity("hostb"), fl.entity("hostb")
+	g := newGrave(t, fl)
+	letters := g.buryMany(40, from, kept)
+	returns := g.ch.NotifyReturn(make(chan amqp.Return, 64))
+	for _, gid := range []string{left, kept} {
+		if _, err := g.ch.QueueDeclare(fl.names().Inbox(gid), true, false, false, false, amqp.Table{argExpires: int64(lease)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.ch.QueueBind(fl.names().Inbox(gid), gid, fl.names().Msg(), false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func() bool { // that asks without renewing anything
+		c, err := g.ch.PublishWithDeferredConfirm(fl.names().Msg(), left, true, false, amqp.Publishing{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.WaitContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-returns:
+			return true
+		default:
+			return false
+		}
+	}
+	for i := 0; !gone(); i++ {
+		done, _, err := a.Redeliver(t.Context(), Filter{MsgID: letters[i]}, nil)
+		if err != nil || len(done) != 1 || done[0].Err != nil {
+			t.Fatalf("letter %d: %+v, %v", i, done, err)
+		}
+		pause(t.Context(), lease*time.Millisecond/20)
+	}
+	if done, _, err := a.Redeliver(t.Context(), Filter{MsgID: letters[len(letters)-1]}, nil); err != nil || len(done) != 1 || done[0].Err != nil {
+		t.Errorf("the inbox went although mail was brought to it: %+v, %v", done, err)
+	}
+}
+
 // Fails if a letter is published that no recipient may take, is removed
 // although nobody has it, if its refusal is not said with its code, or if one
 // letter's refusal keeps another from going.
