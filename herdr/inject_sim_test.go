@@ -357,8 +357,8 @@ func (s *sim) state() agent.State {
 }
 
 // Fault: a text that a dialog hid is lost from sight: it must still be in the
-// composer, and keep the gate closed as somebody's draft.
-func TestSimHiddenTextStaysADraft(t *testing.T) {
+// composer, and keep the gate closed until a person looks.
+func TestSimHiddenTextKeepsTheGateClosed(t *testing.T) {
 	s := simulate(t, herdrsim.Options{}, "claude", "--dialog-after-paste", "permission")
 	want(t, s.inject(brief("x"), Hooks{}), InDoubt, Blocked)
 	s.do("close-dialog")
@@ -366,6 +366,6 @@ func TestSimHiddenTextStaysADraft(t *testing.T) {
 		t.Errorf("composer: %q", got)
 	}
 	other := strings.ReplaceAll(brief("y"), testID, strings.Replace(testID, "0198", "0199", 1))
-	want(t, s.inject(other, onClosed(Draft, func() { s.do("clear") })), Injected, "")
+	want(t, s.inject(other, onClosed(Unsent, func() { s.do("clear") })), Injected, "")
 	s.received(other)
 }
