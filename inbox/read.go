@@ -82,6 +82,28 @@ func (in *Inbox) Recently(gid string) []Recent {
 	return all
 }
 
+// GivenLast returns the brief that a client of gid was given last: one that is
+// on its way to it now, else of those of the last hour.
+func (in *Inbox) GivenLast(gid string) (brief *envelope.Envelope, found bool) {
+	b := in.box(gid)
+	if b == nil {
+		return nil, false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for e := b.items.Back(); e != nil; e = e.Prev() {
+		if it := e.Value.(*item); it.state == offered && it.env.Kind.Brief() {
+			return it.env, true
+		}
+	}
+	for _, r := range slices.Backward(b.recent) {
+		if r.env.Kind.Brief() && in.cfg.Now().Sub(r.at) <= recentFor {
+			return r.env, true
+		}
+	}
+	return nil, false
+}
+
 // Read gives the whole of one message that was announced, offered or handed to
 // gid; nobody reads what was not addressed to him.
 func (in *Inbox) Read(gid, msgID string) (Mail, error) {

@@ -31,6 +31,7 @@ type Mailbox interface {
 	Held(gid string) int
 	Read(gid, msgID string) (inbox.Mail, error)
 	Recently(gid string) []inbox.Recent
+	GivenLast(gid string) (*envelope.Envelope, bool)
 	OpenBriefs(gid string) ([]store.Brief, error)
 	BriefToAnswer(gid, msgID string) (store.Brief, error)
 	Register(ctx context.Context, r inbox.Registration) (store.Entity, string, bool, error)
@@ -128,9 +129,15 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 }
 
 // because is the flow that a worker's message continues: that of the brief it
-// works on, where there is one and no other (design §4).
+// works on, where there is one and no other (design §4). A main's begins a flow
+// of its own, but counts on from the brief that it was given last, so that two
+// mains that write because of each other are stopped. What answers a message of
+// its own does not count: who hands out one task after the other is no loop.
 func (c *Conversation) because(who Caller) (trace string, hops int, err error) {
 	if who.Kind != inbox.Worker {
+		if last, found := c.Mailbox.GivenLast(who.GID); found {
+			return "", last.Hops + 1, nil
+		}
 		return "", 0, nil
 	}
 	open, err := c.Mailbox.OpenBriefs(who.GID)
@@ -196,6 +203,12 @@ func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
 	defer silence.Stop()
 	patience := time.NewTimer(w.wait - time.Since(w.started))
 	defer patience.Stop()
+	var look <-chan time.Time // an answer is being handed to an earlier call
+	if w.sent.Repeated {
+		t := time.NewTicker(lookAgain)
+		defer t.Stop()
+		look = t.C
+	}
 	quiet := false // nobody will tell more soon
 	for {
 		select {
@@ -209,6 +222,10 @@ func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
 			}
 			if time.Since(w.started) >= w.wait {
 				return w.now(ctx)
+			}
+		case <-look:
+			if r, answered := w.answered(); answered {
+				return r, nil
 			}
 		case <-silence.C:
 			quiet = true

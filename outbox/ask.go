@@ -65,6 +65,9 @@ func (o *Outbox) Ask(ctx context.Context, q Question) (*Turn, error) {
 	case target.Gone:
 		return nil, gone(&target)
 	}
+	if err := o.pace.allow(o.cfg.Now(), q.From, target.GID, target.Address()); err != nil {
+		return nil, err
+	}
 	if q.Doubt != nil {
 		if err := o.cfg.Store.Write(ctx, q.Doubt); err != nil {
 			return nil, err

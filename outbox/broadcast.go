@@ -178,6 +178,11 @@ func (o *Outbox) spread(ctx context.Context, b Broadcast, env *envelope.Envelope
 	if len(to) == 0 {
 		return Spread{}, o.nobody(b)
 	}
+	if before == nil {
+		if err := o.pace.allow(o.cfg.Now(), b.From, env.To, "the group "+b.Group); err != nil {
+			return Spread{}, err
+		}
+	}
 	s := Spread{MsgID: env.MsgID, TraceID: env.TraceID, ExpiresAt: env.Expiry(), To: to}
 	local, remote, err := o.missing(env, to)
 	if err != nil {

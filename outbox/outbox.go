@@ -87,6 +87,7 @@ type Config struct {
 	Sign         func(*envelope.Envelope) error
 	ContentBytes int           // of one message; 0: 256 KiB
 	MaxLife      time.Duration // of a brief; 0: 7 d
+	PerPair      int           // briefs and questions of one entity to another in a minute; 0: no bound
 	Tick         time.Duration // between two looks at what is open; 0: 1 s
 	Now          func() time.Time
 	NewID        func() string // UUIDv7
@@ -121,6 +122,7 @@ type Outbox struct {
 	behind time.Duration // behindBound but in tests
 
 	turns  turns
+	pace   pace
 	picked map[string]uint64 // by gid: the last time that any:GROUP meant it
 	picks  uint64
 
@@ -149,7 +151,7 @@ func New(cfg Config) *Outbox {
 	return &Outbox{
 		cfg: cfg, log: cfg.Logger, open: map[string]*open{}, lanes: map[string]*lane{}, moved: make(chan struct{}),
 		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{}, picked: map[string]uint64{}, replied: map[string]struct{}{},
-		gen: 1, behind: behindBound, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
+		gen: 1, behind: behindBound, pace: pace{perMinute: cfg.PerPair}, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
 	}
 }
 

@@ -161,10 +161,26 @@ func (o *Outbox) dispatch(ctx context.Context, r Request, msgID string) (Sent, e
 	if r.target.Gone && r.kind == envelope.Send {
 		return sent, gone(r.target)
 	}
+	if err := o.paced(r); err != nil {
+		return sent, err
+	}
 	r.leaving(msgID)
 	o.traceEnv("sent", env, "local", "")
 	failpoint.Hit("outbox.local.before")
 	return sent, o.local.Deliver(ctx, env, also)
+}
+
+// paced holds a brief to the pace of its pair. An answer is never held back:
+// there are as many as there were briefs.
+func (o *Outbox) paced(r Request) error {
+	if r.kind != envelope.Send {
+		return nil
+	}
+	err := o.pace.allow(o.cfg.Now(), r.From, r.target.GID, r.target.Address())
+	if err != nil {
+		o.log.Warn("one entity sends too much to another; it was stopped", "from", r.From, "to", r.target.Address())
+	}
+	return err
 }
 
 func (r Request) leaving(msgID string) {
@@ -213,6 +229,9 @@ func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, 
 		return err
 	}
 	if err := o.behindOlder(ctx, env.From); err != nil {
+		return err
+	}
+	if err := o.paced(r); err != nil {
 		return err
 	}
 	op := &open{flight: true, pinned: true, away: away, undo: r.undo, intent: store.Intent{

@@ -97,7 +97,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 	g.status = newStatuses(g.roster)
 	g.outbox = outbox.New(outbox.Config{
 		Host: cfg.Host, Store: st, Directory: directory{g.roster}, Broker: g.broker(), Sign: sign,
-		ContentBytes: cfg.Limits.ContentBytes, MaxLife: cfg.Limits.MaxTTL,
+		ContentBytes: cfg.Limits.ContentBytes, MaxLife: cfg.Limits.MaxTTL, PerPair: cfg.Limits.PerPair,
 		NewID: newID, NewTrace: newTrace, Logger: log.Named("outbox"),
 	})
 	crashed, err := crashed(ctx, st)

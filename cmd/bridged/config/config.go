@@ -108,6 +108,7 @@ func (c Control) Allows(host, verb string) bool {
 type Limits struct {
 	ContentBytes int           `koanf:"content_bytes"`
 	MaxTTL       time.Duration `koanf:"max_ttl"`
+	PerPair      int           `koanf:"per_pair"` // messages of one entity to another in a minute; 0: no bound
 }
 
 // Inject is the last hop to panes.

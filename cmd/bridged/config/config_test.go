@@ -90,7 +90,7 @@ func TestWithoutAnythingItServesOneHost(t *testing.T) {
 		TrustDir: b.home + "/.config/bridged/trust",
 		Broker:   Broker{Heartbeat: 5 * time.Second},
 		Herdr:    Herdr{Socket: b.home + "/.config/herdr/herdr.sock"},
-		Limits:   Limits{ContentBytes: 262144, MaxTTL: 168 * time.Hour},
+		Limits:   Limits{ContentBytes: 262144, MaxTTL: 168 * time.Hour, PerPair: 300},
 		Inject:   Inject{PasteBytes: 4096},
 		Log:      Log{Level: "info"},
 	}
@@ -114,7 +114,7 @@ profiles:
   reviewer: {argv: [claude, --port, 5], cwd: ~/src/app, env: {A: 1, B: "", C: }, groups: [reviewers], ready_timeout: 90s, remote: true}
   plain: {argv: [opencode]}
 control: {allow: {hostb: [send, spawn, stop], hostc: }}
-limits:  {content_bytes: 1000, max_ttl: 24h}
+limits:  {content_bytes: 1000, max_ttl: 24h, per_pair: 0}
 inject: {paste_bytes: 2048}
 log: {level: debug, json: true}
 `
@@ -219,6 +219,7 @@ func TestNamesOfVariablesAndFlags(t *testing.T) {
 		BRIDGED_HERDR_SOCKET --herdr-socket BRIDGED_MCP_DEFAULT_MAIN --mcp-default-main
 		BRIDGED_PROFILES --profiles BRIDGED_CONTROL_ALLOW --control-allow
 		BRIDGED_LIMITS_CONTENT_BYTES --limits-content-bytes BRIDGED_LIMITS_MAX_TTL --limits-max-ttl
+		BRIDGED_LIMITS_PER_PAIR --limits-per-pair
 		BRIDGED_INJECT_PASTE_BYTES --inject-paste-bytes BRIDGED_LOG_LEVEL --log-level BRIDGED_LOG_JSON --log-json`)
 	var got []string
 	for _, k := range keys {
@@ -253,7 +254,7 @@ func TestEveryKeyFromVariableAndFlag(t *testing.T) {
 		"broker.uri": "amqps://u:p@b/", "broker.prefix": "p.", "broker.heartbeat": "7s",
 		"broker.tls.ca": "/ca", "broker.tls.cert": "/cert", "broker.tls.key": "/key",
 		"herdr.socket": "/h", "mcp.default_main": "m", "profiles": "{a: {argv: [b]}}",
-		"control.allow": "{h: [stop]}", "limits.content_bytes": "9", "limits.max_ttl": "1h",
+		"control.allow": "{h: [stop]}", "limits.content_bytes": "9", "limits.max_ttl": "1h", "limits.per_pair": "7",
 		"inject.paste_bytes": "300", "log.level": "trace", "log.json": "true",
 	}
 	want := Config{
@@ -265,7 +266,7 @@ func TestEveryKeyFromVariableAndFlag(t *testing.T) {
 		Herdr: Herdr{Socket: "/h"}, MCP: MCP{DefaultMain: "m"},
 		Profiles: map[string]Profile{"a": {Argv: []string{"b"}, ReadyTimeout: time.Minute}},
 		Control:  Control{Allow: map[string][]string{"h": {"stop"}}},
-		Limits:   Limits{ContentBytes: 9, MaxTTL: time.Hour},
+		Limits:   Limits{ContentBytes: 9, MaxTTL: time.Hour, PerPair: 7},
 		Inject:   Inject{PasteBytes: 300}, Log: Log{Level: "trace", JSON: true},
 	}
 	byEnv, byFlag := newBox(t, ""), newBox(t, "")

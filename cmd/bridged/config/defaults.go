@@ -19,6 +19,7 @@ func Defaults() Config {
 		Limits: Limits{
 			ContentBytes: 256 << 10,          // bytes of one message
 			MaxTTL:       7 * 24 * time.Hour, // life of one message; no queue keeps it longer
+			PerPair:      300,                // a minute
 		},
 		Inject: Inject{PasteBytes: 4 << 10}, // bytes of one paste
 		Log:    Log{Level: "info"},
