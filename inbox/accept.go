@@ -203,8 +203,10 @@ func (in *Inbox) seenAlready(b *box, msgID string) (seen store.Seen, found bool,
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	hash, found := b.ended[msgID] // what became of it is on its way into the store
-	return store.Seen{BodyHash: hash}, found, nil
+	if hash, left := b.ended[msgID]; left { // what became of it is on its way into the store
+		return store.Seen{BodyHash: hash}, true, nil
+	}
+	return seen, found && b.partial, nil // in the backlog
 }
 
 // tellAgain signals a recorded outcome again. Whom, the records say: the

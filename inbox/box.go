@@ -20,6 +20,7 @@ type box struct {
 	wake    chan struct{}               // capacity 1: there is something new for the worker's loop
 	changed chan struct{}               // capacity 1: the entity is another now
 	over    chan struct{}               // closed when the entity is gone
+	filling sync.Mutex                  // one refill at a time; taken before mu
 	started bool                        // guarded by Inbox.mu
 
 	mu     sync.Mutex
@@ -29,13 +30,19 @@ type box struct {
 	index  map[string]store.Held // broker mail held by an earlier run
 	seq    uint64                // the last number given to a held record
 
-	locals int   // items that only the store holds
-	ready  int   // items that wait and that a client may get
-	untold int   // briefs whose sender was not told that they wait
-	expiry int64 // no item ends before, Unix ms; 0: nothing to end
+	locals  int    // items that only the store holds
+	backlog int    // of local mail, not in memory
+	partial bool   // there may be a backlog
+	taken   uint64 // Seq up to which local mail is in memory, or left
+	shelved int    // how often something joined the backlog
+	ready   int    // items that wait and that a client may get
+	untold  int    // briefs whose sender was not told that they wait
+	expiry  int64  // no item ends before, Unix ms; 0: nothing to end
 
 	waiters []*Waiter // the one that waits longest first
 	hunting bool      // another window is being asked for
+
+	swept time.Time // when the backlog was; the sweeper's own
 
 	attempt *attempt // at injecting
 	reason  string   // why the gate is closed; "" open
@@ -99,19 +106,6 @@ func (b *box) interrupt() {
 		b.attempt.cancel()
 		b.attempt = nil
 	}
-}
-
-// load puts a held record back: local mail becomes an item again, the index of
-// broker mail waits for its redelivery. Only Open calls it.
-func (b *box) load(h store.Held) {
-	b.seq = max(b.seq, h.Seq)
-	if !h.Local {
-		b.index[h.MsgID] = h
-		return
-	}
-	it := restored(h)
-	b.insert(it)
-	b.set(it, waiting)
 }
 
 // insert appends an item as storing; mu is held.
@@ -348,7 +342,7 @@ func (b *box) keepRecord(tx *store.Tx, it *item) error {
 		return nil
 	}
 	if h.Local { // a record without its body is none
-		if found, err := tx.HasHeld(b.gid, h.Seq); err != nil || !found {
+		if found, err := tx.HasLocal(b.gid, h.Seq); err != nil || !found {
 			return err
 		}
 	}

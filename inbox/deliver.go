@@ -51,10 +51,11 @@ func (in *Inbox) Deliver(ctx context.Context, env *envelope.Envelope, also func(
 // message has already.
 func (in *Inbox) reserve(b *box, it *item) (old *item, err error) {
 	b.mu.Lock()
-	gone, full := Ended(b.entity), b.locals >= in.cfg.LocalCap
+	gone, full := Ended(b.entity), b.locals+b.backlog >= in.cfg.LocalCap
 	if old = b.byID[it.env.MsgID]; old == nil && !gone && !full {
 		b.seq++
 		it.seq, it.stored = b.seq, make(chan struct{})
+		it.late = b.behind(in.cfg.LocalWindow)
 		b.insert(it)
 	}
 	b.mu.Unlock()
@@ -75,7 +76,7 @@ func (in *Inbox) holds(b *box, it *item) bool {
 
 func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.Envelope, also func(*store.Tx) error) error {
 	b.mu.Lock()
-	record := heldOf(b.gid, it)
+	record, backlog := heldOf(b.gid, it), b.partial
 	b.mu.Unlock()
 	record.Body = env.Body
 	poke(b.wake) // the gate can be waited for already
@@ -86,12 +87,17 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 		if seen, dup, err = tx.FindSeen(env.MsgID, b.gid); err != nil {
 			return err
 		}
-		if dup = dup && seen.Outcome != outcomeWaiting; dup && seen.BodyHash != it.hash {
+		if dup = dup && (seen.Outcome != outcomeWaiting || backlog); dup && seen.BodyHash != it.hash {
 			return in.otherBody(env)
 		}
 		if !dup {
 			if err := tx.PutHeld(record); err != nil {
 				return err
+			}
+			if it.late {
+				if err := tx.PutSeen(env.TS, env.MsgID, b.gid, in.seen(it, outcomeWaiting, "")); err != nil {
+					return err
+				}
 			}
 		}
 		return also(tx)
@@ -104,9 +110,15 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 		}
 	}
 	b.mu.Lock()
-	if err != nil || dup {
+	switch {
+	case err != nil || dup:
 		b.drop(it)
-	} else {
+		if dup && backlog {
+			b.search() // a refill may have taken it for the one in the store
+		}
+	case it.late && !b.wanted(it):
+		b.shelve(it)
+	default:
 		b.arrive(it)
 	}
 	close(it.stored)

@@ -162,15 +162,17 @@ func (in *Inbox) remove(ctx context.Context, gid string) (bool, error) {
 
 // drained ends all that waits in a box, and reports whether nothing is left.
 func (in *Inbox) drained(ctx context.Context, b *box) bool {
-	b.mu.Lock()
-	all := b.those(func(*item) bool { return true })
-	b.mu.Unlock()
-	if err := in.expelAll(ctx, b, string(fault.PaneGone), all); err != nil {
-		return false
+	for more := true; more; more = in.refill(b, in.cfg.LocalWindow) {
+		b.mu.Lock()
+		all := b.those(func(*item) bool { return true })
+		b.mu.Unlock()
+		if err := in.expelAll(ctx, b, string(fault.PaneGone), all); err != nil {
+			return false
+		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.items.Len() == 0 // being stored, offered or injected: they come back or not
+	return b.items.Len() == 0 && !b.partial // being stored, offered or injected: they come back or not
 }
 
 // gone records that nothing is left of an entity.

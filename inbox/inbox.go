@@ -16,6 +16,7 @@ package inbox
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -84,8 +85,9 @@ type Config struct {
 	Secret  func() string        // a fresh token
 	Logger  hclog.Logger
 
-	LocalCap   int           // local mail per entity; 0: 100 000, as on the broker
-	AgentGrace time.Duration // how long a pane may show no agent; 0: 60 s
+	LocalCap    int           // local mail per entity; 0: 100 000, as on the broker
+	LocalWindow int           // of it, what is held in memory for a main; 0: 1024
+	AgentGrace  time.Duration // how long a pane may show no agent; 0: 60 s
 }
 
 // Inbox is all the boxes of this host's entities.
@@ -118,6 +120,9 @@ func New(cfg Config) *Inbox {
 	}
 	if cfg.LocalCap == 0 {
 		cfg.LocalCap = 100_000
+	}
+	if cfg.LocalWindow == 0 {
+		cfg.LocalWindow = 1024
 	}
 	if cfg.AgentGrace == 0 {
 		cfg.AgentGrace = time.Minute
@@ -184,22 +189,29 @@ func (in *Inbox) start(b *box) {
 // Open gives an entity its box and loads what the store holds for it.
 func (in *Inbox) Open(e store.Entity) error {
 	b := newBox(e, in.cfg.Store.Later)
-	err := in.cfg.Store.View(func(tx *store.Tx) error {
-		index, err := tx.HeldIndex(e.GID)
-		if err != nil {
+	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
+		if b.seq, err = tx.LastHeld(); err != nil {
 			return err
 		}
-		for _, h := range index {
-			// Of what was offered last the note may be missing. A mark too many
-			// is harmless, an answer that is shown twice without one is not.
-			h.Offered = h.Offered || in.cfg.Crashed
-			b.load(h)
+		if b.backlog, err = tx.CountLocal(e.GID); err != nil {
+			return err
 		}
-		return nil
+		index, err := tx.HeldOnBroker(e.GID)
+		for _, h := range index {
+			h.Offered = h.Offered || in.cfg.Crashed
+			b.index[h.MsgID] = h
+		}
+		return err
 	})
 	if err != nil {
 		return err
 	}
+	b.partial = b.backlog > 0
+	most := in.cfg.LocalWindow
+	if b.worker {
+		most = math.MaxInt // briefs are injected in order, whoever asks
+	}
+	in.refill(b, most)
 	in.insert(b)
 	return nil
 }

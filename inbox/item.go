@@ -39,6 +39,7 @@ type item struct {
 	seq     uint64             // its place in the held index
 	arrived time.Time
 	lean    bool          // env has no body
+	late    bool          // local mail that goes to the backlog, unless somebody waits for it
 	stored  chan struct{} // closed when storing is over; nil if it never began
 
 	// The box's mutex guards what follows.

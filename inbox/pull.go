@@ -64,6 +64,7 @@ func (in *Inbox) Wait(gid string, f Filter, l Limit) (*Waiter, error) {
 	if b == nil {
 		return nil, noInbox()
 	}
+	in.topUp(b)
 	w := &Waiter{in: in, box: b, filter: f, limit: l, c: make(chan *Batch, 1)}
 	w.limit.Max = max(w.limit.Max, 1)
 	b.mu.Lock()

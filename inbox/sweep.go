@@ -52,6 +52,7 @@ func (in *Inbox) expireAndPrune(ctx context.Context) {
 			continue
 		}
 		for _, b := range in.all() {
+			in.takeExpired(b, in.cfg.Now())
 			in.expireDue(ctx, b)
 		}
 		if now := in.cfg.Now(); now.Sub(pruned) > pruneEvery {

@@ -20,7 +20,7 @@ func (in *Inbox) Held(gid string) int {
 		return 0
 	}
 	b.mu.Lock()
-	n := b.ready
+	n := b.ready + b.backlog
 	b.mu.Unlock()
 	if !b.worker && in.full(b) { // a worker's are briefs, nearly all of them
 		n += in.cfg.Window.Ready(gid)
@@ -50,7 +50,18 @@ func (in *Inbox) InHand(gid, msgID string) bool {
 // found nothing (design §6). taken: more is on its way. bound: no more is taken.
 func (in *Inbox) More(gid string) (taken, bound bool) {
 	b := in.box(gid)
-	if b == nil || !in.full(b) || in.cfg.Window.Ready(gid) == 0 {
+	if b == nil {
+		return false, false
+	}
+	if backlog, locals := b.hidden(); backlog {
+		if locals >= localMost {
+			return false, true
+		}
+		if in.refill(b, min(localMost, locals+in.cfg.LocalWindow)) {
+			return true, false
+		}
+	}
+	if !in.full(b) || in.cfg.Window.Ready(gid) == 0 {
 		return false, false
 	}
 	taken = in.cfg.Window.More(gid)
@@ -60,7 +71,8 @@ func (in *Inbox) More(gid string) (taken, bound bool) {
 // hunt takes another window for whoever waits for mail that may lie behind a
 // full one. The broker may be slow to answer, and the others need not wait.
 func (in *Inbox) hunt(_ context.Context, b *box) {
-	if !in.full(b) {
+	in.topUp(b)
+	if backlog, _ := b.hidden(); !backlog && !in.full(b) {
 		return
 	}
 	b.mu.Lock()

@@ -7,15 +7,15 @@ import (
 )
 
 // createBuckets is step 1: the buckets of design §10. Some have parts: briefs and
-// an index of them; entries and bodies; intents, their bodies, and an index each
-// of the open and the ended ones.
+// an index of them; the index of held mail, local mail, its bodies and counts;
+// intents, their bodies, and an index each of the open and the ended ones.
 func createBuckets(tx *bolt.Tx) error {
 	for _, path := range [][]string{
 		{"meta"},
 		{"entities"}, {"tokens"},
 		{"seen"},
 		{"briefs"}, {"briefs", "entries"}, {"briefs", "ids"},
-		{"held"}, {"held", "entries"}, {"held", "bodies"},
+		{"held"}, {"held", "index"}, {"held", "local"}, {"held", "bodies"}, {"held", "counts"},
 		{"outbox"}, {"outbox", "intents"}, {"outbox", "bodies"}, {"outbox", "open"}, {"outbox", "ended"},
 		{"keys"},
 		{"homes"},

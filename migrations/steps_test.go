@@ -24,7 +24,7 @@ func buckets(tx *bolt.Tx) (all []string, err error) {
 // taken on what the one before left.
 func TestStepsLeadToTodaysBuckets(t *testing.T) {
 	want := []string{
-		"briefs", "briefs/entries", "briefs/ids", "entities", "held", "held/bodies", "held/entries", "homes", "keys", "meta",
+		"briefs", "briefs/entries", "briefs/ids", "entities", "held", "held/bodies", "held/counts", "held/index", "held/local", "homes", "keys", "meta",
 		"outbox", "outbox/bodies", "outbox/ended", "outbox/intents", "outbox/open",
 		"seen", "spawns", "tokens", "trace",
 	}

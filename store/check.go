@@ -152,17 +152,41 @@ func (tx *Tx) checkBriefs() error {
 	return err
 }
 
-// checkHeld compares the bodies with the entries.
+// checkHeld compares bodies and counts with the entries.
 func (tx *Tx) checkHeld() error {
-	entries, err := tx.bucket(bucketHeld, heldEntries)
+	o, err := tx.held()
 	if err != nil {
 		return err
 	}
-	if err := entries.ForEach(func(_, v []byte) error { _, err := decodeHeld(v); return err }); err != nil {
+	local := map[string]int{}
+	for _, b := range []*bolt.Bucket{o.index, o.local} {
+		err := b.ForEach(func(k, v []byte) error {
+			if b == o.local {
+				local[string(k[:idLen])]++
+			}
+			_, err := decodeHeld(v)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err = o.counts.ForEach(func(k, v []byte) error {
+		n, err := decodeCount(v)
+		if err == nil && n != local[string(k)] {
+			err = damaged(bucketHeld, fmt.Errorf("the count of %s says %d, it has %d entries", idText(k), n, local[string(k)]))
+		}
+		delete(local, string(k))
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	return tx.each([]string{heldBodies}, bucketHeld, func(k, v []byte) error {
-		if entries.Get(k) == nil {
+	if len(local) > 0 {
+		return damaged(bucketHeld, fmt.Errorf("%d recipients have local mail but no count", len(local)))
+	}
+	return o.bodies.ForEach(func(k, v []byte) error {
+		if o.local.Get(k) == nil {
 			return damaged(bucketHeld, fmt.Errorf("body of mail for %s without an entry", idText(k[:idLen])))
 		}
 		return wantVersion(bucketHeld, v)

@@ -170,7 +170,7 @@ func TestHeldBodiesFollowTheirEntries(t *testing.T) {
 			if ok != found || h.Offered != offered || string(h.Body) != body || err != nil {
 				t.Errorf("%v %+v (%v), want %v, offered %v, body %q", ok, h, err, found, offered, body)
 			}
-			has, err := tx.HasHeld(gid, seq)
+			has, err := tx.HasLocal(gid, seq)
 			if has != found {
 				t.Errorf("has %v (%v), want %v", has, err, found)
 			}
@@ -188,7 +188,7 @@ func TestHeldBodiesFollowTheirEntries(t *testing.T) {
 	})
 	want(1, true, "x", true)
 	want(2, false, "", false)
-	mustWrite(t, s, func(tx *Tx, must func(error)) { must(tx.PutHeld(Held{GID: gid, Seq: 2})) })
+	mustWrite(t, s, func(tx *Tx, must func(error)) { must(tx.PutHeld(Held{GID: gid, Seq: 2, Local: true})) })
 	want(2, false, "", true)
 }
 

@@ -1,18 +1,26 @@
 package store
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
 	"encoding/json"
+	"math"
+	"slices"
 
 	"fleetd/fault"
 
 	bolt "go.etcd.io/bbolt"
 )
 
-// The held bucket has two parts. Bodies lie apart, so that neither listing nor
-// changing an entry touches them.
+// The held bucket has four parts. Local mail lies apart from the index of the
+// broker's, since there can be much of it and nobody wants all at once; bodies
+// lie apart, so that neither listing nor changing an entry touches them.
 const (
-	heldEntries = "entries" // gid+seq → Held without body
-	heldBodies  = "bodies"  // gid+seq → body
+	heldIndex  = "index"  // gid+seq → Held of mail that the broker keeps
+	heldLocal  = "local"  // gid+seq → Held of local mail, without body
+	heldBodies = "bodies" // gid+seq → body, of local mail
+	heldCounts = "counts" // gid → how many entries of local mail there are
 )
 
 // Held is the index entry of mail that waits for a local entity (design §6).
@@ -45,17 +53,31 @@ type Held struct {
 // follows.
 const heldHead = 1 + 32
 
+// heldBuckets holds the four parts while an entry is read or changed.
+type heldBuckets struct{ index, local, bodies, counts *bolt.Bucket }
+
+func (tx *Tx) held() (o heldBuckets, err error) {
+	for name, part := range map[string]**bolt.Bucket{
+		heldIndex: &o.index, heldLocal: &o.local, heldBodies: &o.bodies, heldCounts: &o.counts,
+	} {
+		if *part, err = tx.ordered(bucketHeld, name); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
 // PutHeld stores h. One with Seq 0 is new and gets the next number, else the
 // record of that Seq is replaced. A nil Body leaves the stored one as it is.
 func (tx *Tx) PutHeld(h Held) error {
-	b, err := tx.ordered(bucketHeld, heldEntries)
+	o, err := tx.held()
 	if err != nil {
 		return err
 	}
 	if _, err := idKey("gid", h.GID); err != nil {
 		return err
 	}
-	if h.Seq, err = tx.sequence(b, h.Seq); err != nil {
+	if h.Seq, err = tx.sequence(o.index, h.Seq); err != nil {
 		return err
 	}
 	key, err := seqKey(h.GID, h.Seq)
@@ -66,15 +88,45 @@ func (tx *Tx) PutHeld(h Held) error {
 	if err != nil {
 		return fault.Wrap(err, fault.Internal, "a record could not be encoded for the store; see the log")
 	}
-	value := append([]byte{recordVersion}, h.BodyHash[:]...)
-	if err := tx.put(b, key, append(value, js...)); err != nil || h.Body == nil {
+	value := append(append([]byte{recordVersion}, h.BodyHash[:]...), js...)
+	if !h.Local {
+		return tx.put(o.index, key, value)
+	}
+	if _, err := tx.delete(o.index, key); err != nil {
 		return err
 	}
-	bodies, err := tx.ordered(bucketHeld, heldBodies)
+	if o.local.Get(key) == nil {
+		if err := tx.countLocal(o, key[:idLen], 1); err != nil {
+			return err
+		}
+	}
+	if err := tx.put(o.local, key, value); err != nil || h.Body == nil {
+		return err
+	}
+	return tx.put(o.bodies, key, append([]byte{recordVersion}, h.Body...))
+}
+
+// countLocal adds n to the number of entries of local mail of the gid id.
+func (tx *Tx) countLocal(o heldBuckets, id []byte, n int) error {
+	old, err := decodeCount(o.counts.Get(id))
 	if err != nil {
 		return err
 	}
-	return tx.put(bodies, key, append([]byte{recordVersion}, h.Body...))
+	if old+n <= 0 {
+		_, err := tx.delete(o.counts, id)
+		return err
+	}
+	return tx.put(o.counts, clone(id), append([]byte{recordVersion}, u32(uint32(old+n))...))
+}
+
+func decodeCount(v []byte) (int, error) {
+	switch {
+	case v == nil:
+		return 0, nil
+	case len(v) != 1+4 || v[0] != recordVersion:
+		return 0, damaged(bucketHeld, errDamaged)
+	}
+	return int(binary.BigEndian.Uint32(v[1:])), nil
 }
 
 func decodeHeld(v []byte) (h Held, err error) {
@@ -88,33 +140,90 @@ func decodeHeld(v []byte) (h Held, err error) {
 	return h, nil
 }
 
-// HeldIndex returns what is held for gid in order of Seq, without bodies: a
-// cap full of local mail would be gigabytes.
+// HeldIndex returns what is held for gid in order of Seq, without bodies.
 func (tx *Tx) HeldIndex(gid string) ([]Held, error) {
-	b, err := tx.bucket(bucketHeld, heldEntries)
+	all, err := tx.HeldOnBroker(gid)
 	if err != nil {
 		return nil, err
+	}
+	local, err := tx.HeldLocal(gid, 0, math.MaxInt)
+	all = append(all, local...)
+	slices.SortFunc(all, func(a, b Held) int { return cmp.Compare(a.Seq, b.Seq) })
+	return all, err
+}
+
+// HeldOnBroker returns the index of mail for gid that the broker keeps, in order
+// of Seq.
+func (tx *Tx) HeldOnBroker(gid string) ([]Held, error) {
+	o, err := tx.held()
+	if err != nil {
+		return nil, err
+	}
+	return heldAfter(o.index, gid, 0, math.MaxInt)
+}
+
+// HeldLocal returns up to most entries of local mail for gid whose Seq is above
+// after, in order of Seq and without bodies.
+func (tx *Tx) HeldLocal(gid string, after uint64, most int) ([]Held, error) {
+	o, err := tx.held()
+	if err != nil {
+		return nil, err
+	}
+	return heldAfter(o.local, gid, after, most)
+}
+
+func heldAfter(b *bolt.Bucket, gid string, after uint64, most int) (all []Held, err error) {
+	first, err := seqKey(gid, after+1)
+	if err != nil {
+		return nil, err
+	}
+	c := b.Cursor()
+	for k, v := c.Seek(first); len(all) < most && bytes.HasPrefix(k, first[:idLen]); k, v = c.Next() {
+		h, err := decodeHeld(v)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, h)
+	}
+	return all, nil
+}
+
+// CountLocal returns how many entries of local mail gid has.
+func (tx *Tx) CountLocal(gid string) (int, error) {
+	o, err := tx.held()
+	if err != nil {
+		return 0, err
 	}
 	id, err := idKey("gid", gid)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	var all []Held
-	err = prefixed(b, id, func(_, v []byte) error {
-		h, err := decodeHeld(v)
-		all = append(all, h)
-		return err
-	})
-	return all, err
+	return decodeCount(o.counts.Get(id))
+}
+
+// LastHeld returns the highest Seq that any entry had.
+func (tx *Tx) LastHeld() (uint64, error) {
+	o, err := tx.held()
+	if err != nil {
+		return 0, err
+	}
+	return o.index.Sequence(), nil
 }
 
 // HeldEntry returns one entry with its body.
 func (tx *Tx) HeldEntry(gid string, seq uint64) (Held, bool, error) {
-	entries, bodies, key, err := tx.heldAt(gid, seq)
+	o, err := tx.held()
 	if err != nil {
 		return Held{}, false, err
 	}
-	v := entries.Get(key)
+	key, err := seqKey(gid, seq)
+	if err != nil {
+		return Held{}, false, err
+	}
+	v := o.local.Get(key)
+	if v == nil {
+		v = o.index.Get(key)
+	}
 	if v == nil {
 		return Held{}, false, nil
 	}
@@ -122,34 +231,38 @@ func (tx *Tx) HeldEntry(gid string, seq uint64) (Held, bool, error) {
 	if err != nil {
 		return Held{}, false, err
 	}
-	if body := bodies.Get(key); body != nil {
+	if body := o.bodies.Get(key); body != nil {
 		h.Body = clone(body[1:])
 	}
 	return h, true, nil
 }
 
-// HasHeld reports whether there is an entry.
-func (tx *Tx) HasHeld(gid string, seq uint64) (bool, error) {
-	entries, _, key, err := tx.heldAt(gid, seq)
-	return err == nil && entries.Get(key) != nil, err
+// HasLocal reports whether there is an entry of local mail.
+func (tx *Tx) HasLocal(gid string, seq uint64) (bool, error) {
+	o, err := tx.held()
+	if err != nil {
+		return false, err
+	}
+	key, err := seqKey(gid, seq)
+	return err == nil && o.local.Get(key) != nil, err
 }
 
 // DeleteHeld forgets one entry and its body; neither need exist.
 func (tx *Tx) DeleteHeld(gid string, seq uint64) error {
-	entries, bodies, key, err := tx.heldAt(gid, seq)
+	o, err := tx.held()
 	if err != nil {
 		return err
 	}
-	return tx.deleteEach(key, entries, bodies)
-}
-
-func (tx *Tx) heldAt(gid string, seq uint64) (entries, bodies *bolt.Bucket, key []byte, err error) {
-	if entries, err = tx.bucket(bucketHeld, heldEntries); err != nil {
-		return nil, nil, nil, err
+	key, err := seqKey(gid, seq)
+	if err != nil {
+		return err
 	}
-	if bodies, err = tx.bucket(bucketHeld, heldBodies); err != nil {
-		return nil, nil, nil, err
+	was, err := tx.delete(o.local, key)
+	if err == nil && was {
+		err = tx.countLocal(o, key[:idLen], -1)
 	}
-	key, err = seqKey(gid, seq)
-	return entries, bodies, key, err
+	if err != nil {
+		return err
+	}
+	return tx.deleteEach(key, o.index, o.bodies)
 }
