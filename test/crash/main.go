@@ -21,7 +21,7 @@ import (
 )
 
 // bound ends a run that hangs.
-const bound = 40 * time.Minute
+const bound = 90 * time.Minute
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout)) }
 
