@@ -103,10 +103,30 @@ func TestHalfOpenConnectionIsLeftAndItsGhostOutwaited(t *testing.T) {
 	}
 }
 
-// §14: broker down. Fails if a cut leaves a goroutine, a channel or a
-// connection behind.
-func TestManyCutsLeaveNothing(t *testing.T) {
+// §14: broker down or unreachable; broker blocks publishers; broker killed. One
+// node serves all cases, each of which leaves it as it was; the last does not.
+func TestBrokerFaults(t *testing.T) {
 	node := rabbit.Private(t)
+	t.Cleanup(node.Thaw)
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, *rabbit.Node)
+	}{
+		{"many cuts", manyCuts},
+		{"frozen", thawed},
+		{"disk alarm", diskAlarm},
+		{"credentials", credentials},
+		{"forgotten", forgotten},
+	} {
+		if !t.Run(c.name, func(t *testing.T) { c.run(t, node) }) {
+			return // what it leaves behind would fail the others
+		}
+	}
+}
+
+// Fails if a cut leaves a goroutine, a channel or a
+// connection behind.
+func manyCuts(t *testing.T, node *rabbit.Node) {
 	fl := newFleet(t, node.URI)
 	a, proxy := fl.proxied("hosta")
 	boxes := []*mailbox{a.attach(fl.entity("hosta")), a.attach(fl.entity("hosta")), a.attach(fl.entity("hosta"))}
@@ -149,14 +169,12 @@ func TestManyCutsLeaveNothing(t *testing.T) {
 	})
 }
 
-// §14: broker unreachable, frozen (SIGSTOP). Fails if a broker that goes on
+// SIGSTOP and SIGCONT. Fails if a broker that goes on
 // where it stopped finds nobody, or mail that nobody gets.
-func TestThawedBrokerServesAgain(t *testing.T) {
-	node := rabbit.Private(t)
+func thawed(t *testing.T, node *rabbit.Node) {
 	fl := newFleet(t, node.URI)
 	a := fl.up("hosta")
 	box := a.attach(fl.entity("hosta"))
-	t.Cleanup(node.Thaw)
 	node.Freeze()
 	eventually(t, "noticed", func() bool { return a.State().Phase != Connected })
 	node.Thaw()
@@ -164,10 +182,9 @@ func TestThawedBrokerServesAgain(t *testing.T) {
 	a.converses(box, "after")
 }
 
-// §14: broker killed, and what comes back in its place knows nothing. Fails if
+// What comes back in the place of a broker knows nothing. Fails if
 // exchanges, queues or bindings are not made anew, or the claim is not taken.
-func TestBrokerThatForgotEverythingIsSetUpAgain(t *testing.T) {
-	node := rabbit.Private(t)
+func forgotten(t *testing.T, node *rabbit.Node) {
 	fl := newFleet(t, node.URI)
 	a, b := fl.up("hosta"), fl.up("hostb")
 	box := b.attach(fl.entity("hostb"), func(i *Inbox) { i.Groups = []string{"crew"} })
@@ -196,11 +213,10 @@ func TestBrokerThatForgotEverythingIsSetUpAgain(t *testing.T) {
 	}
 }
 
-// §14: broker unreachable, because it knows our login no more. Fails if that is
-// not said, if the password is, or if it takes a restart to be over.
-func TestChangedCredentialsAreSaidAndOutlived(t *testing.T) {
+// The broker knows our login no more. Fails if that is not said, if the password
+// is, or if it takes a restart to be over.
+func credentials(t *testing.T, node *rabbit.Node) {
 	const secret = "hunter2-sesame"
-	node := rabbit.Private(t)
 	fl := newFleet(t, node.URI)
 	ctl := func(args ...string) {
 		t.Helper()
@@ -290,10 +306,8 @@ func TestDeletedQueuesOfTheLinkHeal(t *testing.T) {
 	}
 }
 
-// §14: broker blocks publishers, here for its disk; the memory is in
-// TestAlarmBlocksAndEnds. Fails if the reason does not reach the user.
-func TestDiskAlarmBlocksAndEnds(t *testing.T) {
-	node := rabbit.Private(t)
+// The memory's alarm is in TestAlarmBlocksAndEnds. Fails if the reason does not reach the user.
+func diskAlarm(t *testing.T, node *rabbit.Node) {
 	fl := newFleet(t, node.URI)
 	a := fl.up("hosta")
 	box := a.attach(fl.entity("hosta"))

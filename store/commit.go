@@ -115,7 +115,7 @@ func (s *Store) update(fn func(*Tx) error) (err error) {
 			err = fmt.Errorf("the file is damaged, run \"bridged store check\": %v", p)
 		}
 	}()
-	return db.Update(func(btx *bolt.Tx) error {
+	err = db.Update(func(btx *bolt.Tx) error {
 		tx := &Tx{bolt: btx}
 		err := fn(tx)
 		s.lastBytes = tx.bytes
@@ -124,6 +124,10 @@ func (s *Store) update(fn func(*Tx) error) (err error) {
 		}
 		return err
 	})
+	if err == nil && s.opts.hooks.synced != nil {
+		err = s.opts.hooks.synced()
+	}
+	return err
 }
 
 func (s *Store) countCommit() {

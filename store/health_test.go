@@ -65,6 +65,33 @@ func TestFailedCommitIsAnsweredAndRecoveredFrom(t *testing.T) {
 	})
 }
 
+// Fails if a sync that fails after the file was written is taken for success,
+// or if what stands in the file then is in the way of the same write later.
+func TestFailedSyncIsNoSuccessAndNoObstacle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		s := runningStore(t, Options{hooks: hooks{synced: g.pass}})
+		gid := newID()
+		once := func(tx *Tx) error {
+			if _, found, err := tx.Entity(gid); found || err != nil {
+				return err
+			}
+			return putEntity(gid, "x")(tx)
+		}
+		g.fail(errDisk)
+		if err := s.Write(t.Context(), once); !fault.Is(err, fault.StoreUnavailable) || s.Healthy() == nil {
+			t.Errorf("write %v, healthy %v; want STORE_UNAVAILABLE", err, s.Healthy())
+		}
+		g.fail(nil)
+		time.Sleep(2 * probeLast)
+		synctest.Wait()
+		write(t, s, once)
+		if _, err := entityNamed(s, gid); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Fails if an error of the library itself, here a file that may not grow, does
 // not read as an outage.
 func TestFullFileIsAnOutageUntilThereIsRoom(t *testing.T) {

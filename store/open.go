@@ -48,6 +48,9 @@ type hooks struct {
 	// beforeCommit runs in the writer, inside each transaction, after its
 	// functions; an error makes the commit fail.
 	beforeCommit func() error
+	// synced runs after each commit; an error makes it one whose sync failed:
+	// the file may hold it or not.
+	synced func() error
 }
 
 func (o *Options) fill() error {
