@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -120,15 +121,20 @@ func (d *dialer) dial(ctx context.Context, name string) (*connection, error) {
 	if cut {
 		return nil, context.Cause(ctx)
 	}
-	return nil, fmt.Errorf("connect to %s: %s", d.where(), d.scrub(err))
+	return nil, fmt.Errorf("connect to %s: %w", d.where(), d.scrub(err))
 }
 
-// scrub makes sure of the rule that no error shows the password.
-func (d *dialer) scrub(err error) string {
+// scrub makes sure of the rule that no error shows the password. A refusal of
+// the broker keeps its code.
+func (d *dialer) scrub(err error) error {
 	if d.uri.Password == "" || d.uri.Password == "guest" {
-		return err.Error()
+		return err
 	}
-	return strings.ReplaceAll(err.Error(), d.uri.Password, "***")
+	hide := func(s string) string { return strings.ReplaceAll(s, d.uri.Password, "***") }
+	if refusal, ok := errors.AsType[*amqp.Error](err); ok {
+		return &amqp.Error{Code: refusal.Code, Reason: hide(refusal.Reason), Server: refusal.Server, Recover: refusal.Recover}
+	}
+	return errors.New(hide(err.Error()))
 }
 
 // end closes the connection politely if it can and by force if not.

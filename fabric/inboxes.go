@@ -224,6 +224,10 @@ func (f *Fabric) Renew(ctx context.Context, gid string) (exists bool, err error)
 
 // look declares the inbox of gid passively, which any login may.
 func (f *Fabric) look(ctx context.Context, gid string) (amqp.Queue, error) {
+	return f.lookAt(ctx, f.names.Inbox(gid))
+}
+
+func (f *Fabric) lookAt(ctx context.Context, queue string) (amqp.Queue, error) {
 	s, err := f.session()
 	if err != nil {
 		return amqp.Queue{}, err
@@ -231,7 +235,7 @@ func (f *Fabric) look(ctx context.Context, gid string) (amqp.Queue, error) {
 	var found amqp.Queue // read only after the goroutine that writes it is done
 	err = s.aside(ctx, func(ch *amqp.Channel) error {
 		var err error
-		found, err = ch.QueueDeclarePassive(f.names.Inbox(gid), true, false, false, false, nil)
+		found, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		return err
 	})
 	if err != nil {

@@ -131,15 +131,20 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 	return g, nil
 }
 
+// fabricConfig is what the configuration says of the broker.
+func fabricConfig(cfg config.Config) fabric.Config {
+	return fabric.Config{
+		Host: cfg.Host, URI: cfg.Broker.URI.Secret(), Heartbeat: cfg.Broker.Heartbeat, Prefix: cfg.Broker.Prefix,
+		TLS:    fabric.TLS{CA: cfg.Broker.TLS.CA, Cert: cfg.Broker.TLS.Cert, Key: cfg.Broker.TLS.Key},
+		Limits: envelope.Limits{BodyBytes: cfg.Limits.ContentBytes},
+	}
+}
+
 // newFabric wires the broker: what arrives goes to the inbox, the outbox and
 // the roster.
 func (g *gateway) newFabric(key ed25519.PrivateKey) (*fabric.Fabric, error) {
 	cfg := g.cfg
-	f, err := fabric.New(fabric.Config{
-		Host: cfg.Host, URI: cfg.Broker.URI.Secret(), Heartbeat: cfg.Broker.Heartbeat, Prefix: cfg.Broker.Prefix,
-		TLS:    fabric.TLS{CA: cfg.Broker.TLS.CA, Cert: cfg.Broker.TLS.Cert, Key: cfg.Broker.TLS.Key},
-		Limits: envelope.Limits{BodyBytes: cfg.Limits.ContentBytes},
-	}, fabric.Deps{
+	f, err := fabric.New(fabricConfig(cfg), fabric.Deps{
 		Log: g.log.Named("fabric"), Key: key, Trust: g.trust, Homes: g.roster, Noted: g.outbox, Owner: g.inbox,
 		Known: g.inbox.Known, Steady: g.inbox.Steady, Sync: g.roster.Sync,
 		OnSignal: g.onSignal, OnPresence: g.onPresence, OnControl: g.onControl,

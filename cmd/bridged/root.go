@@ -138,6 +138,7 @@ AMQP. Without a command it serves, like "bridged serve".`,
 		root.AddCommand(a.spawnCmd(), a.stopCmd(), a.rosterCmd(), a.traceCmd(), a.whoamiCmd())
 		root.AddCommand(a.registerCmd(), a.groupsCmd(), a.unregisterCmd())
 		root.AddCommand(a.dlqCmd())
+		root.AddCommand(a.migrateCmd())
 	}
 	if a.OpenStore != nil {
 		root.AddCommand(a.storeCmd())

@@ -54,6 +54,7 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 	actor(g.roster.Run)
 	if g.fabric != nil {
 		actor(g.fabric.Run)
+		actor(g.oldMail)
 	}
 	actor(g.janitor)
 	group.Add(writer.wait, func(error) { g.endsWell(); writer.stop() })

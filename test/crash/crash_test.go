@@ -50,6 +50,20 @@ func TestSelection(t *testing.T) {
 	t.Logf("%s", out.String())
 }
 
+// Fails when a migration that is killed between two of its steps loses an old
+// reply, has it come twice or out of order, or cannot be run again.
+func TestKilledMigration(t *testing.T) {
+	var out bytes.Buffer
+	if code := run([]string{"--only", " upgrade kill$"}, &out); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	n := len(failpoint.Moves())
+	if want := fmt.Sprintf("crash: migration cases=%d kept=%d\n", n, n); !strings.Contains(out.String(), want) {
+		t.Errorf("there is no line %q", want)
+	}
+	t.Logf("%s", out.String())
+}
+
 // Fails when a point of the table, or a way to it, is left out of the matrix.
 func TestMatrixHoldsEveryPoint(t *testing.T) {
 	all := cases(1)

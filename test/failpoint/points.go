@@ -8,6 +8,7 @@ type Side string
 const (
 	Sender   Side = "sender"
 	Receiver Side = "receiver"
+	Mover    Side = "mover" // bridged migrate, a process of its own
 )
 
 // Path is what a message goes along when it runs through a point.
@@ -146,6 +147,23 @@ var Points = []Point{
 	{"inbox.boot.before", Receiver, brief, Booted},
 	{"inbox.boot.reported", Receiver, brief, Booted},
 	{"inbox.boot.settled", Receiver, brief, Booted},
+
+	// Mail of the old daemon on its way to a main: no path of the gateway.
+	{"migrate.taken", Mover, nil, Ordinary},
+	{"migrate.numbered", Mover, nil, Ordinary},
+	{"migrate.delivered", Mover, nil, Ordinary},
+	{"migrate.acked", Mover, nil, Ordinary},
+	{"migrate.settled", Mover, nil, Ordinary},
+}
+
+// Moves are the points of a migration, in their order.
+func Moves() (names []string) {
+	for _, p := range Points {
+		if p.Side == Mover {
+			names = append(names, p.Name)
+		}
+	}
+	return names
 }
 
 // Find returns the point of that name.

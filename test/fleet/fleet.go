@@ -145,7 +145,9 @@ func (f *Fleet) Sweep() error {
 	return rabbit.Sweep(f.Broker, queues, names.Exchanges())
 }
 
-func (f *Fleet) remember(gid string) {
+// Remember has what is on the broker for gid removed in the end; a host of this
+// fleet that registers an entity does so by itself.
+func (f *Fleet) Remember(gid string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.gids = append(f.gids, gid)

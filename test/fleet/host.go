@@ -231,7 +231,7 @@ func (h *Host) API(as string) *api.Client { return &api.Client{Socket: h.socket(
 func (h *Host) Register(ctx context.Context, a mcp.RegisterArgs) (mcp.RegisterResult, error) {
 	r, err := h.API("").Register(ctx, a)
 	if err == nil && r.Created {
-		h.fleet.remember(r.GID)
+		h.fleet.Remember(r.GID)
 	}
 	return r, err
 }

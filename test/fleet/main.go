@@ -34,9 +34,14 @@ func (h *Host) AddMain(ctx context.Context, name string) (*Main, error) {
 	return m, m.Connect(ctx)
 }
 
-// Connect begins a session; after a Disconnect it is a new one.
+// Connect begins a session; after a Disconnect it is a new one. Without a token
+// it shows none.
 func (m *Main) Connect(ctx context.Context) error {
-	c, err := client.NewStreamableHttpClient(m.URL, transport.WithHTTPHeaders(map[string]string{"Authorization": "Bearer " + m.Token}))
+	headers := map[string]string{}
+	if m.Token != "" {
+		headers["Authorization"] = "Bearer " + m.Token
+	}
+	c, err := client.NewStreamableHttpClient(m.URL, transport.WithHTTPHeaders(headers))
 	if err != nil {
 		return err
 	}
@@ -114,7 +119,7 @@ func (m *Main) Roster(ctx context.Context) (r mcp.RosterResult, err error) {
 // Spawn calls bridge_spawn.
 func (m *Main) Spawn(ctx context.Context, args map[string]any) (r mcp.SpawnResult, err error) {
 	if err = m.Call(ctx, "bridge_spawn", args, &r); err == nil {
-		m.fleet.remember(r.GID)
+		m.fleet.Remember(r.GID)
 	}
 	return r, err
 }

@@ -41,6 +41,14 @@ func (h *Host) AddWorker(ctx context.Context, name string, flags ...string) (*Wo
 	return w, w.Reopen(ctx)
 }
 
+// OpenPane starts an agent in a pane that no gateway knows of, and returns its id.
+func (h *Host) OpenPane(name string, flags ...string) (string, error) {
+	w := &Worker{Name: name, Host: h}
+	w.argv = append([]string{h.fleet.agent, "--log", w.logPath(), "--control", w.controlPath()}, flags...)
+	place, err := w.open()
+	return place.PaneID, err
+}
+
 // Reopen starts the agent in a new pane and registers the worker there.
 func (w *Worker) Reopen(ctx context.Context) error {
 	place, err := w.open()

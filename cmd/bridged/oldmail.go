@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"fleetd/fabric"
+	"fleetd/herdr"
+	"fleetd/inbox"
+	"fleetd/migrations"
+)
+
+// oldEvery is how often a running daemon looks for mail of the old one.
+const oldEvery = 10 * time.Minute
+
+// oldMail says which queues of the old daemon still hold mail for this host:
+// once the broker link is up, and again when it changed.
+func (g *gateway) oldMail(ctx context.Context) error {
+	said := map[string]int{}
+	wait := time.Second
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		if g.fabric.State().Phase != fabric.Connected {
+			continue
+		}
+		wait = oldEvery
+		for _, pane := range g.panes(ctx) {
+			q, err := g.fabric.OldQueue(ctx, migrations.QueueOf(pane))
+			if err != nil {
+				g.log.Debug("an old queue could not be looked at", "pane", pane, "error", err)
+				continue
+			}
+			if q.Ready > 0 && said[pane] != q.Ready && q.Consumers == 0 {
+				g.log.Warn("a queue of the old daemon still holds mail; move it with `bridged migrate`", "queue", migrations.QueueOf(pane), "messages", q.Ready)
+			}
+			said[pane] = q.Ready
+		}
+	}
+}
+
+// panes are those that herdr has and those of registered workers.
+func (g *gateway) panes(ctx context.Context) []string {
+	var ids []string
+	for _, e := range g.inbox.Entities() {
+		if e.Pane != "" && !inbox.Ended(e) {
+			ids = append(ids, e.Pane)
+		}
+	}
+	list, err := (&herdr.Client{Socket: g.cfg.Herdr.Socket}).PaneList(ctx)
+	if err != nil {
+		g.log.Debug("herdr was not asked for panes of the old daemon", "error", err)
+	}
+	for _, p := range list {
+		ids = append(ids, p.PaneID)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}

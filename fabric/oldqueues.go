@@ -1,0 +1,258 @@
+package fabric
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/migrations"
+)
+
+// OldQueues are the queues of the older single-host daemon, and the inboxes to
+// which their mail is moved (design §12). It has connections of its own and is
+// for one goroutine: a move is one step after the other.
+type OldQueues struct {
+	f         *Fabric // its names, its login and the form of its messages; never run
+	key       ed25519.PrivateKey
+	con, out  *connection
+	take      *amqp.Channel // holds what was taken; nil until the first
+	queueGone bool          // take was closed because the queue is no more
+	pub       *amqp.Channel
+	returns   chan amqp.Return
+	closes    chan *amqp.Error
+}
+
+// DialOldQueues connects to the broker as this gateway. BROKER_REFUSED: it does
+// not take the login. BROKER_DOWN: it cannot be reached.
+func DialOldQueues(ctx context.Context, cfg Config, key ed25519.PrivateKey) (*OldQueues, error) {
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = DefaultHeartbeat
+	}
+	d, err := newDialer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	o := &OldQueues{key: key, f: &Fabric{cfg: cfg, dialer: d, names: Names{Prefix: cfg.Prefix}, deps: Deps{Now: time.Now}}}
+	if o.con, err = d.dial(ctx, "bridged "+cfg.Host+" migrate take"); err != nil {
+		return nil, dialFault(err)
+	}
+	if o.out, err = d.dial(ctx, "bridged "+cfg.Host+" migrate publish"); err != nil {
+		o.con.end()
+		return nil, dialFault(err)
+	}
+	if err := o.openPublisher(); err != nil {
+		o.Close()
+		return nil, lost(err)
+	}
+	return o, nil
+}
+
+func dialFault(err error) error {
+	if isCode(err, amqp.AccessRefused, amqp.NotAllowed) {
+		return fault.Wrap(err, fault.BrokerRefused, "the broker does not take the login of broker.uri, or not for that vhost; nothing was changed. Correct broker.uri")
+	}
+	return fault.Wrap(err, fault.BrokerDown, "the broker cannot be reached; nothing was changed. See broker.uri, and run this again when it is up")
+}
+
+func lost(err error) error {
+	return fault.Wrap(err, fault.BrokerDown, "the connection to the broker broke; no mail was lost by it. Run this again, it goes on where it was")
+}
+
+func (o *OldQueues) openPublisher() (err error) {
+	if o.pub, err = o.out.Channel(); err != nil {
+		return err
+	}
+	o.returns = o.pub.NotifyReturn(make(chan amqp.Return, 1)) // one message is under way at a time
+	o.closes = o.pub.NotifyClose(make(chan *amqp.Error, 1))
+	return o.pub.Confirm(false)
+}
+
+// Close ends the connections; what was taken and not acked goes back.
+func (o *OldQueues) Close() {
+	o.con.end()
+	o.out.end()
+}
+
+// Names are the names of the exchanges and queues that letters go to.
+func (o *OldQueues) Names() Names { return o.f.names }
+
+// Look says what lies in queue; migrations.ErrNoQueue.
+func (o *OldQueues) Look(ctx context.Context, queue string) (migrations.Queue, error) {
+	defer o.cutAfter(ctx, o.con)()
+	var q amqp.Queue
+	err := aside(o.con, func(ch *amqp.Channel) (err error) {
+		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return err
+	})
+	if isCode(err, amqp.NotFound) {
+		return migrations.Queue{}, migrations.ErrNoQueue
+	}
+	if err != nil {
+		return migrations.Queue{}, lost(err)
+	}
+	return migrations.Queue{Ready: q.Messages, Consumers: q.Consumers}, nil
+}
+
+// cutAfter has the end of ctx break off calls that a broker does not answer.
+func (o *OldQueues) cutAfter(ctx context.Context, c *connection) func() {
+	stop := context.AfterFunc(ctx, func() { _ = c.raw.Close() })
+	return func() { stop() }
+}
+
+// Take takes the oldest message of queue.
+func (o *OldQueues) Take(ctx context.Context, queue string) (migrations.Old, bool, error) {
+	defer o.cutAfter(ctx, o.con)()
+	if o.take == nil || o.queueGone {
+		ch, err := o.con.Channel()
+		if err != nil {
+			return migrations.Old{}, false, lost(err)
+		}
+		o.take, o.queueGone = ch, false
+	}
+	d, ok, err := o.take.Get(queue, false)
+	switch {
+	case isCode(err, amqp.NotFound):
+		o.queueGone = true
+		return migrations.Old{}, false, migrations.ErrNoQueue
+	case isCode(err, amqp.AccessRefused):
+		o.take = nil
+		return migrations.Old{}, false, fault.Wrap(err, fault.NotAllowed, "the broker does not let this gateway's login read %s; give it the right to, then run this again", queue)
+	case err != nil:
+		return migrations.Old{}, false, lost(err)
+	}
+	return migrations.Old{MessageID: d.MessageId, CorrelationID: d.CorrelationId, Body: d.Body, Redelivered: d.Redelivered, Tag: d.DeliveryTag}, ok, nil
+}
+
+// Deliver signs l, publishes it to the inbox of its recipient, and waits for
+// the broker's word. Of a message that the broker gave no word on nobody can
+// say whether it arrived; the same letter again is known to its recipient.
+func (o *OldQueues) Deliver(ctx context.Context, l migrations.Letter) error {
+	env := &envelope.Envelope{
+		Kind: envelope.Reply, MsgID: l.MsgID, TraceID: l.TraceID, From: l.From, To: l.To, Signer: o.f.cfg.Host,
+		InReplyTo: l.InReplyTo, TS: l.TS, ExpiresAt: l.TS + envelope.MaxLife.Milliseconds(), Body: l.Body,
+	}
+	if err := env.Sign(o.key); err != nil {
+		return err
+	}
+	m, err := o.f.message(envelope.LaneMail, env)
+	if err != nil {
+		return err
+	}
+	confirm, err := o.pub.PublishWithDeferredConfirm(m.exchange, m.key, true, false, m.Publishing)
+	if err != nil {
+		return o.publishFault(err)
+	}
+	limit := time.NewTimer(confirmWait)
+	defer limit.Stop()
+	select {
+	case <-confirm.Done():
+	case <-limit.C:
+		return fault.New(fault.BrokerDown, "the broker takes no messages at present (memory or disk are short, or it hangs); run this again when it does")
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
+	}
+	switch {
+	case !confirm.Acked() && o.pub.IsClosed():
+		return o.publishFault(amqp.ErrClosed)
+	case !confirm.Acked():
+		return o.full(ctx, l.To)
+	}
+	select { // a return comes before its confirm (broker fact §4)
+	case <-o.returns:
+		return fault.New(fault.Unroutable, "the main's inbox %s is not on the broker; see that the daemon runs and is connected (bridged roster), then run this again", o.f.names.Inbox(l.To))
+	default:
+		return nil
+	}
+}
+
+// publishFault says why the publish channel is closed.
+func (o *OldQueues) publishFault(err error) error {
+	if !errors.Is(err, amqp.ErrClosed) {
+		return lost(err)
+	}
+	select {
+	case cause := <-o.closes:
+		if cause != nil && (cause.Code == amqp.AccessRefused || cause.Code == amqp.NotFound || cause.Code == amqp.PreconditionFailed) {
+			return fault.Wrap(cause, fault.BrokerRefused, "the broker refused the message (code %d); check the rights of the gateway's login and that bridge.* exchanges exist, then run this again", cause.Code)
+		}
+		if cause != nil {
+			return lost(cause)
+		}
+	default:
+	}
+	return lost(err)
+}
+
+// full says that an inbox took no more: what a nack on a live channel means.
+func (o *OldQueues) full(ctx context.Context, gid string) error {
+	q, err := o.Look(ctx, o.f.names.Inbox(gid))
+	if err != nil {
+		return err
+	}
+	return fault.New(fault.InboxFull, "the main's inbox takes no more: %d messages wait there. Have the main fetch some, then run this again; it goes on where it was", q.Ready)
+}
+
+// Ack removes what was taken under tag.
+func (o *OldQueues) Ack(tag uint64) error {
+	if o.queueGone {
+		return nil // with all that it held
+	}
+	if err := o.take.Ack(tag, false); err != nil {
+		return lost(err)
+	}
+	return nil
+}
+
+// Settled returns once the broker has dealt with every Ack before it: it
+// answers what is asked on one channel in turn.
+func (o *OldQueues) Settled(ctx context.Context) error {
+	if o.take == nil || o.queueGone {
+		return nil
+	}
+	defer o.cutAfter(ctx, o.con)()
+	if err := o.take.Qos(0, 0, false); err != nil {
+		return lost(err)
+	}
+	return nil
+}
+
+// Release gives back what was taken and not acked.
+func (o *OldQueues) Release() {
+	if o.take != nil && !o.queueGone {
+		_ = o.take.Close() // one that broke has given it back already
+	}
+	o.take, o.queueGone = nil, false
+}
+
+// Delete removes queue if it is empty and nobody consumes it.
+func (o *OldQueues) Delete(ctx context.Context, queue string) (bool, error) {
+	defer o.cutAfter(ctx, o.con)()
+	err := aside(o.con, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDelete(queue, true, true, false)
+		return err
+	})
+	switch {
+	case isCode(err, amqp.PreconditionFailed):
+		return false, nil
+	case isCode(err, amqp.AccessRefused):
+		return false, fault.Wrap(err, fault.NotAllowed, "the broker does not let this gateway's login delete %s; delete it as an administrator, it is empty", queue)
+	case err != nil:
+		return false, lost(err)
+	}
+	return true, nil
+}
+
+// OldQueue says what lies in a queue of the old daemon; an empty one if it is
+// not there.
+func (f *Fabric) OldQueue(ctx context.Context, name string) (migrations.Queue, error) {
+	q, err := f.lookAt(ctx, name)
+	if isCode(err, amqp.NotFound) {
+		return migrations.Queue{}, nil
+	}
+	return migrations.Queue{Ready: q.Messages, Consumers: q.Consumers}, err
+}

@@ -1,0 +1,162 @@
+package migrations
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"fleetd/fault"
+)
+
+// Person is a worker or a main of this host.
+type Person struct {
+	GID     string
+	Address string // for people
+}
+
+// Sources say where old queues may be, and whom their mail is from and for.
+type Sources struct {
+	Panes   []string          // that herdr has: their queues may be there or not
+	Queues  []string          // that must be there
+	Found   []string          // that the management API lists
+	Workers map[string]Person // by pane
+	Main    Person            // zero: there is none to deliver to
+	NoMain  string            // why not, and what to do
+	Inbox   string            // the queue of Main
+}
+
+// Plan looks at every queue that there may be and says what a move would do.
+// It changes nothing.
+func Plan(ctx context.Context, b Broker, s Sources) ([]Row, error) {
+	var names []string
+	must := map[string]bool{}
+	for _, pane := range s.Panes {
+		names = append(names, QueueOf(pane))
+	}
+	for _, q := range s.Queues {
+		if _, ok := PaneOf(q); !ok {
+			return nil, fault.New(fault.BadRequest, "%q is no queue of the old daemon: those are called agent.PANE.inbox", q)
+		}
+		names, must[q] = append(names, q), true
+	}
+	names = append(names, s.Found...)
+	slices.Sort(names)
+	rows := []Row{}
+	for _, name := range slices.Compact(names) {
+		q, err := b.Look(ctx, name)
+		switch {
+		case errors.Is(err, ErrNoQueue) && must[name]:
+			return nil, fault.New(fault.BadRequest, "there is no queue %s on the broker; leave it out, or see broker.uri and its vhost", name)
+		case errors.Is(err, ErrNoQueue):
+			continue
+		case err != nil:
+			return nil, err
+		}
+		rows = append(rows, s.row(name, q))
+	}
+	return rows, nil
+}
+
+func (s Sources) row(name string, q Queue) Row {
+	pane, _ := PaneOf(name)
+	r := Row{Queue: name, Pane: pane, Messages: q.Ready, Consumers: q.Consumers}
+	from, known := s.Workers[pane]
+	if known {
+		r.From, r.FromID = from.Address, from.GID
+	}
+	if s.Main.GID != "" {
+		r.To, r.ToID, r.Inbox = s.Main.Address, s.Main.GID, s.Inbox
+	}
+	switch {
+	case q.Consumers > 0:
+		r.Problem = "the old daemon still consumes it: stop it"
+	case q.Ready == 0: // there is nothing to move
+	case !known:
+		r.Problem = fmt.Sprintf("no worker of this host is registered with pane %s: register it, or say whose mail it was with --map %s=NAME", pane, pane)
+	case s.Main.GID == "":
+		r.Problem = s.NoMain
+	}
+	return r
+}
+
+// Ready returns nil if every row can be moved.
+func Ready(rows []Row) error {
+	var bad []string
+	code := fault.BadRequest
+	for _, r := range rows {
+		if r.Problem == "" {
+			continue
+		}
+		if r.Consumers > 0 {
+			code = fault.Conflict
+		}
+		bad = append(bad, r.Queue+": "+r.Problem)
+	}
+	if len(bad) == 0 {
+		return nil
+	}
+	return fault.New(code, "nothing was moved. %s", strings.Join(bad, ". "))
+}
+
+const (
+	managementWait  = 30 * time.Second
+	managementBytes = 64 << 20
+)
+
+// FindQueues asks the management API at base (http://host:15672), of RabbitMQ or
+// LavinMQ, for the old daemon's queues in vhost: their names and whether they
+// are durable and without arguments tell them. The login is that of base, else user and
+// password.
+func FindQueues(ctx context.Context, base, vhost, user, password string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, managementWait)
+	defer cancel()
+	at, err := url.Parse(base)
+	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+		return nil, fault.New(fault.BadRequest, "--management takes the URL of the broker's management API, as http://broker:15672")
+	}
+	if at.User != nil {
+		user = at.User.Username()
+		password, _ = at.User.Password()
+		at.User = nil
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(at.String(), "/")+"/api/queues/"+url.PathEscape(vhost), nil)
+	if err != nil {
+		return nil, fault.New(fault.BadRequest, "--management %s is no URL that can be asked", at.Redacted())
+	}
+	req.SetBasicAuth(user, password)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fault.Wrap(err, fault.BrokerDown, "the management API does not answer; see its URL, or name the queues with --queue")
+	}
+	defer res.Body.Close()
+	switch res.StatusCode {
+	case http.StatusOK:
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return nil, fault.New(fault.BrokerRefused, "the management API does not take the login %s (RabbitMQ: it needs the tag management); put another into the URL, or name the queues with --queue", user)
+	default:
+		return nil, fault.New(fault.BrokerRefused, "the management API answers %s; see its URL and the vhost %s, or name the queues with --queue", res.Status, vhost)
+	}
+	var all []struct {
+		Name      string         `json:"name"`
+		Durable   bool           `json:"durable"`
+		Arguments map[string]any `json:"arguments"`
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, managementBytes)).Decode(&all); err != nil {
+		return nil, fault.Wrap(err, fault.BrokerRefused, "the management API gave no list of queues; see its URL, or name the queues with --queue")
+	}
+	var found []string
+	for _, q := range all {
+		delete(q.Arguments, "x-queue-type") // RabbitMQ 4 may add its default
+		if _, ok := PaneOf(q.Name); ok && q.Durable && len(q.Arguments) == 0 {
+			found = append(found, q.Name)
+		}
+	}
+	return found, nil
+}
