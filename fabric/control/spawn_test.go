@@ -1,0 +1,222 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/store"
+)
+
+var lead = newID()
+
+func (w *world) ask(change ...func(*Request)) Request {
+	r := Request{From: lead, Profile: "aide", Host: "hostb", Key: newID(), Timeout: hang}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func wants(t *testing.T, err error, code fault.Code, says string) {
+	t.Helper()
+	if !fault.Is(err, code) || !strings.Contains(err.Error(), says) {
+		t.Errorf("it came to %v, want %s that says %q", err, code, says)
+	}
+}
+
+// Requests, answers or presence may be lost, some of them or all of a kind.
+// Fails when a spawn hangs on one of them, launches twice, or sends its task
+// more than once.
+func TestASpawnHangsOnNoSingleMessage(t *testing.T) {
+	for name, lost := range map[string]func(n int, env *envelope.Envelope) bool{
+		"nothing":        func(int, *envelope.Envelope) bool { return false },
+		"first requests": func(n int, env *envelope.Envelope) bool { return env.Kind == envelope.Spawn && n < 4 },
+		"first answer":   func(n int, env *envelope.Envelope) bool { return env.Kind == envelope.Spawned && n < 4 },
+		"all answers":    func(_ int, env *envelope.Envelope) bool { return env.Kind == envelope.Spawned },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			a, b := w.hosts["hosta"], w.hosts["hostb"]
+			n := 0
+			w.lose(func(env *envelope.Envelope) bool { n++; return lost(n, env) })
+			r := w.ask(func(r *Request) { r.Task = "go" })
+			got, err := a.Spawn(t.Context(), r)
+			if err != nil || got.Target.Host != "hostb" || got.TaskID == "" {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			again, err := a.Spawn(t.Context(), r)
+			if err != nil || again.TaskID != got.TaskID {
+				t.Errorf("again: %+v, %v", again, err)
+			}
+			if n := b.count(&b.opened); n != 1 {
+				t.Errorf("launched %d times", n)
+			}
+			if want := []string{got.Target.GID + " go"}; !slices.Equal(a.briefs, want) {
+				t.Errorf("briefs %q, want %q", a.briefs, want)
+			}
+		})
+	}
+}
+
+// Fails when a request is taken that came too late, from a host that is not
+// let, for a profile that is not open to others, or under the id of another
+// host's agent; or when a captured one launches again.
+func TestARequestThatMustNotLaunch(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.hosts["hosta"], w.hosts["hostb"]
+	got, err := a.Spawn(t.Context(), w.ask())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := w.last(envelope.Spawn)
+	w.bring(envelope.LaneControl, first) // captured
+	foreign := *first
+	foreign.Signer = "hostc"
+	w.bring(envelope.LaneControl, &foreign)
+	late := *first
+	late.SpawnID, late.ExpiresAt = newID(), time.Now().Add(-time.Millisecond).UnixMilli()
+	w.bring(envelope.LaneControl, &late)
+	await(t, "the answer to the foreign host", func() bool {
+		env := w.last(envelope.Failed)
+		return env != nil && env.Reason == string(fault.NotAllowed) && env.SpawnID == got.Target.GID
+	})
+	_, err = a.Spawn(t.Context(), w.ask(func(r *Request) { r.Profile = "private" }))
+	wants(t, err, fault.ProfileUnknown, "private")
+	_, err = a.Spawn(t.Context(), w.ask(func(r *Request) { r.Name = "taken" }))
+	wants(t, err, fault.Conflict, "taken")
+	b.set(func() { b.allows = false })
+	_, err = a.Spawn(t.Context(), w.ask())
+	wants(t, err, fault.NotAllowed, "control.allow")
+	_, err = a.Spawn(t.Context(), w.ask(func(r *Request) { r.Host = "hostx" }))
+	wants(t, err, fault.UnknownRecipient, "hostx")
+	if n := b.count(&b.opened); n != 1 {
+		t.Errorf("launched %d times", n)
+	}
+	if len(b.reserved) != 1 {
+		t.Errorf("there are %v", b.reserved)
+	}
+}
+
+// A launch that fails is undone before its answer, and the answer stays the
+// same. Fails when something is left, when the answer comes too early, or when
+// the same key launches again.
+func TestAFailedLaunchIsUndoneBeforeItsAnswer(t *testing.T) {
+	for _, where := range []string{"hosta", "hostb"} {
+		t.Run(where, func(t *testing.T) {
+			w := newWorld(t)
+			a, h := w.hosts["hosta"], w.hosts[where]
+			h.set(func() {
+				h.fails, h.stuck = &Failure{Code: fault.SpawnFailed, Detail: NotInstalled}, errors.New("herdr is away")
+			})
+			r := w.ask(func(r *Request) { r.Host = where })
+			answer := make(chan error, 1)
+			go func() {
+				_, err := a.Spawn(context.Background(), r)
+				answer <- err
+			}()
+			await(t, "the launch", func() bool { return h.count(&h.opened) == 1 })
+			select {
+			case err := <-answer:
+				t.Fatalf("answered with the pane still there: %v", err)
+			case <-time.After(2 * retryEvery):
+			}
+			h.set(func() { h.stuck = nil })
+			wants(t, <-answer, fault.SpawnFailed, "not installed")
+			if len(h.open) != 0 || len(h.reserved) != 0 {
+				t.Errorf("left are panes %v and workers %v", h.open, h.reserved)
+			}
+			h.set(func() { h.fails = nil })
+			_, err := a.Spawn(t.Context(), r)
+			wants(t, err, fault.SpawnFailed, "not installed")
+			if n := h.count(&h.opened); n != 1 {
+				t.Errorf("launched %d times", n)
+			}
+		})
+	}
+}
+
+// The next start takes up what the one before left: a launch is undone, a task
+// that is owed is sent. Fails when the pane stays, the outcome is another one,
+// or the task is lost.
+func TestTheNextStartTakesUpWhatWasLeft(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.hosts["hosta"], w.hosts["hostb"]
+	blocked := make(chan struct{})
+	b.set(func() { b.blocked = blocked })
+	r := w.ask(func(r *Request) { r.Task, r.Timeout = "go", 50*time.Millisecond })
+	_, err := a.Spawn(t.Context(), r)
+	wants(t, err, fault.SpawnTimeout, r.Key)
+	await(t, "the launch", func() bool { return b.count(&b.opened) == 1 })
+	gid := w.last(envelope.Spawn).SpawnID
+	a.end() // it owes a task
+	asked := w.last(envelope.Spawn)
+	w.bring(envelope.LaneControl, asked)
+	close(blocked)
+	await(t, "the agent", func() bool { return b.record(gid).State == store.SpawnSpawned })
+	a.begin(2)
+	await(t, "the task", func() bool { return a.record(gid).Task == "" })
+	if want := []string{gid + " go"}; !slices.Equal(a.briefs, want) {
+		t.Errorf("briefs %q, want %q", a.briefs, want)
+	}
+	if n := b.count(&b.opened); n != 1 { // though it was asked for again and again
+		t.Errorf("launched %d times", n)
+	}
+
+	b.set(func() { b.blocked = make(chan struct{}) })
+	answer := make(chan error, 1)
+	go func() {
+		_, err := a.Spawn(context.Background(), w.ask())
+		answer <- err
+	}()
+	await(t, "the launch", func() bool { return b.count(&b.opened) == 2 })
+	second := w.last(envelope.Spawn).SpawnID
+	b.end()
+	if s := b.record(second); s.State != store.SpawnLaunching || s.Boot != 1 {
+		t.Errorf("left is %+v", s)
+	}
+	b.begin(2)
+	wants(t, <-answer, fault.SpawnFailed, "ended during the launch")
+	if b.open[second] || b.reserved[second] != "" {
+		t.Errorf("left are panes %v and workers %v", b.open, b.reserved)
+	}
+}
+
+// Fails when a stop hangs on one message, is taken from a host that is not let,
+// or is answered for an entity that is none.
+func TestAStopOnAnotherHost(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.hosts["hosta"], w.hosts["hostb"]
+	got, err := a.Spawn(t.Context(), w.ask())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gid := got.Target.GID
+	b.set(func() { b.allows = false })
+	_, _, err = a.Control.Stop(t.Context(), lead, gid)
+	wants(t, err, fault.NotAllowed, "control.allow")
+	if b.reserved[gid] != "live" {
+		t.Fatalf("it is %s", b.reserved[gid])
+	}
+	b.set(func() { b.allows = true })
+	n := 0
+	w.lose(func(env *envelope.Envelope) bool {
+		n++
+		return env.Kind == envelope.Stop && n < 4 || env.Kind == envelope.Stopped && n < 12
+	})
+	if _, done, err := a.Control.Stop(t.Context(), lead, gid); !done || err != nil {
+		t.Fatalf("stopped %v, %v", done, err)
+	}
+	if b.reserved[gid] != "gone" {
+		t.Errorf("it is %s", b.reserved[gid])
+	}
+	stranger := newID()
+	w.see(stranger, "hostb")
+	_, _, err = a.Control.Stop(t.Context(), lead, stranger)
+	wants(t, err, fault.UnknownRecipient, "not known")
+}
