@@ -14,7 +14,7 @@ import (
 	"fleetd/test/rabbit"
 )
 
-// Connection faults (design §3 and §14), each on a real broker. Those that need
+// Connection faults (design §3 and 14), each on a real broker. Those that need
 // no broker of their own are in link_test.go and publish_test.go, beside what
 // they are about.
 
@@ -69,7 +69,7 @@ func (g *gateway) converses(box *mailbox, body string) {
 	}
 }
 
-// §14: broker unreachable, half-open. The network forgets the connections and
+// §14: broker down or unreachable. Half-open: the network forgets the connections and
 // tells nobody (no FIN); the broker keeps the ghost's exclusive consumers until
 // it misses heartbeats, while we are back already.
 //

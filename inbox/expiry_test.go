@@ -83,7 +83,7 @@ func TestMailDoesNotExpireWhileItIsOffered(t *testing.T) {
 	w.awaitAcked(back, "rejected")
 }
 
-// Fails if a jump of the wall clock ends lives, or the pause never ends.
+// §14: clock jumps. Fails if a jump of the wall clock ends lives, or the pause never ends.
 func TestAJumpOfTheClockEndsNoLives(t *testing.T) {
 	w := newWorld(t)
 	e, f := w.main("m"), w.worker("a")

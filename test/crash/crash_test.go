@@ -35,6 +35,8 @@ var selection = []string{
 	"inbox.boot.reported forward kill",
 }
 
+// §14: gateway killed at any instruction.
+//
 // Fails when a fault at one of these steps loses a message, doubles it, leaves
 // its sender without a word or tells him what is not so. `make crash` runs the
 // whole matrix.

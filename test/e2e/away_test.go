@@ -77,7 +77,7 @@ func replied(t *testing.T, ctx context.Context, w *fleet.Worker) {
 	})
 }
 
-// A main that was away when the reply came gets it when it is back. Fails when
+// §14: main's client gone. A main that was away when the reply came gets it when it is back. Fails when
 // a reply is dropped because nobody waits for it.
 func TestReplyWaitsForAMainThatWasAway(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)

@@ -8,7 +8,7 @@ import (
 	"fleetd/test/fleet"
 )
 
-// A main whose brief is with a worker that ends is told so, without anybody
+// §14: worker's pane gone. A main whose brief is with a worker that ends is told so, without anybody
 // writing to that worker again. Fails when the end of a pane is only noticed
 // with the next message for it.
 func TestAWorkerThatEndsAbandonsItsBriefs(t *testing.T) {

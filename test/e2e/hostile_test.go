@@ -91,7 +91,7 @@ type hostile struct {
 	attack       func(t *testing.T, ctx context.Context, to string) *envelope.Envelope
 }
 
-// Whoever can publish to the broker can make nobody read what its sender did
+// §14: poison message. Whoever can publish to the broker can make nobody read what its sender did
 // not send to him: each attempt is counted under its reason, dead-lettered,
 // shown to no reader, and the next message of a friend arrives. Fails when a
 // check of design §4 is missing in the daemon, or a refusal wedges an inbox.

@@ -10,7 +10,7 @@ import (
 	"fleetd/test/fleet"
 )
 
-// A worker that cannot take a brief now gets it once, when it can; until then
+// §14: herdr down. A worker that cannot take a brief now gets it once, when it can; until then
 // its sender knows why it waits and nothing is pressed in its pane. One stage
 // and one worker serve all cases, each of which leaves it idle.
 func TestBriefWaitsForItsWorker(t *testing.T) {
