@@ -142,6 +142,7 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 		browsing: make(chan struct{}, 1), browseBound: browseBound, loadBytes: loadBytes, lookEvery: lookEvery,
 		refusedFor: refusedBeats * cfg.Heartbeat,
 	}
+	f.lavin = lavin
 	start := time.Now()
 	f.uptime = func() time.Duration { return time.Since(start) }
 	f.verifier = &verifier{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/hashicorp/go-hclog"
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Fabric is this gateway's side of the broker. Make it with New, start it with
@@ -31,6 +32,7 @@ type Fabric struct {
 	loadBytes   int64         // loadBytes but in tests
 	lookEvery   time.Duration // lookEvery but in tests
 	uptime      func() time.Duration
+	lavin       func(*amqp.Connection) bool // lavin but in tests
 
 	changed  chan struct{}
 	attachMu sync.Mutex    // orders Attach, Detach and SetGroups

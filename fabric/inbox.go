@@ -28,6 +28,11 @@ type Inbox struct {
 	// Handler gets verified mail in order and must return soon. It settles
 	// each delivery once, then or later, from any goroutine.
 	Handler func(envelope.Delivery)
+	// PushedOut is told, between two channels, that of what is held some may have
+	// been pushed out of the queue: LavinMQ does that to the oldest when held mail
+	// goes back into a full one (broker fact §5). It is dead-lettered, so nobody
+	// may read it any more; the rest comes again. May be nil.
+	PushedOut func()
 	// Lost is told that the channel is gone: everything unsettled comes again
 	// with new holds, and settling the old ones only returns an error. It is
 	// called after the last Handler call of that channel. May be nil.
@@ -210,7 +215,7 @@ var errInboxChannel = errors.New("the channel or its consumer ended")
 
 // consume attaches the inbox and reads it until the channel is gone.
 func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err error) {
-	spec := in.snapshot()
+	f, spec := in.f, in.snapshot()
 	ch, err := s.con.Channel()
 	if err != nil {
 		return false, err
@@ -223,7 +228,7 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 	if err := in.declare(ch, spec); err != nil {
 		return false, err
 	}
-	w := newWindow(in, ch, lavin(s.con.Connection))
+	w := newWindow(in, ch, f.lavin(s.con.Connection))
 	if err := w.attach(); err != nil {
 		return false, err
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"fleetd/fabric/envelope"
 	"fleetd/test/rabbit"
 )
@@ -303,4 +305,60 @@ func TestThePaceIsLearned(t *testing.T) {
 	want(false, time.Minute)
 	p.shorten(time.Millisecond)
 	want(false, refreshLeast)
+}
+
+// Fails if what LavinMQ may have pushed out of a full inbox is not told before
+// the rest comes again, or if mail is called pushed out where it cannot be.
+func TestAFullQueueOfLavinMQMayHavePushedMailOut(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	a := fl.gateway("hosta")
+	var isLavin atomic.Bool
+	clocked(a)                                                      // it stands still: nothing is handed back
+	a.lavin = func(*amqp.Connection) bool { return isLavin.Load() } // this node is none
+	a.inboxCap = 3
+	a.run().await(Connected)
+	gid := fl.entity("hosta")
+	out := make(chan int, 8)
+	var box *mailbox
+	box = a.attach(gid, func(i *Inbox) {
+		i.Prefetch = 2
+		i.PushedOut = func() { out <- len(box.mail) }
+	})
+	var held []envelope.Delivery
+	take := func() {
+		old := held
+		held = []envelope.Delivery{got(t, "the first", box.mail), got(t, "the second", box.mail)}
+		for _, d := range old { // the new holds take over
+			if d.Ack() == nil {
+				t.Error("a hold outlived its channel")
+			}
+		}
+	}
+	lose := func() {
+		if err := held[0].Settler.(*hold).ch.Ack(99, false); err != nil { // an unknown tag closes the channel
+			t.Fatal(err)
+		}
+		got(t, "the loss", box.lost)
+		take()
+	}
+	a.send(gid, gid, "held")
+	a.send(gid, gid, "held")
+	take()
+	isLavin.Store(true)
+	lose()
+	if len(out) != 0 {
+		t.Error("called pushed out of a queue that is not full")
+	}
+	for range 3 {
+		a.send(gid, gid, "ready")
+	}
+	lose()
+	if n := got(t, "pushed out", out); n != 0 {
+		t.Errorf("told after %d had come again", n)
+	}
+	isLavin.Store(false)
+	lose()
+	if len(out) != 0 {
+		t.Error("called pushed out of RabbitMQ, which keeps what is handed back")
+	}
 }

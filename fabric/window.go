@@ -64,7 +64,22 @@ func newWindow(in *inbox, ch *amqp.Channel, lavin bool) *window {
 // attach takes the first consumer. What the handler has from an earlier channel
 // comes again, so there must be room for it.
 func (w *window) attach() error {
+	if err := w.pushedOut(); err != nil {
+		return err
+	}
 	return w.consume(max(w.usual(), int(w.in.load.messages.Load())), consumeAlone)
+}
+
+// pushedOut tells the handler if the queue may not have kept all that it has.
+func (w *window) pushedOut() error {
+	if !w.lavin || w.spec.PushedOut == nil || w.in.load.messages.Load() == 0 {
+		return nil
+	}
+	q, err := w.ch.QueueDeclarePassive(w.queue, true, false, false, false, nil)
+	if err == nil && int64(q.Messages) >= w.in.f.inboxCap {
+		w.spec.PushedOut()
+	}
+	return err
 }
 
 // usual is how many messages a window should take now.

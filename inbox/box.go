@@ -203,7 +203,7 @@ func (b *box) finish(gone ...*item) []envelope.Settler {
 	return holds
 }
 
-// drop takes out an item that never was stored; mu is held.
+// drop takes out an item as if it had never come; mu is held.
 func (b *box) drop(it *item) {
 	if b.attempt != nil && b.attempt.item == it {
 		b.interrupt()
@@ -212,7 +212,9 @@ func (b *box) drop(it *item) {
 	it.place = nil
 	delete(b.byID, it.env.MsgID)
 	b.tell(it, "gone")
-	b.locals--
+	if it.local {
+		b.locals--
+	}
 }
 
 // letGo takes the broker's hold from an item; mu is held. Every further copy

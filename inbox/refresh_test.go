@@ -62,3 +62,31 @@ func TestWhatIsOfferedIsInHand(t *testing.T) {
 	batch.Settle(true)
 	hand(false)
 }
+
+// Fails if mail that the broker may have pushed out is shown or goes in before
+// it comes again, if local mail is dropped with it, or if what came again has
+// lost its mark or its place on record.
+func TestWhatMayHaveBeenPushedOutWaitsForTheBroker(t *testing.T) {
+	w := newWorld(t)
+	e, f := w.main("m"), w.worker("a")
+	w.panes.gate("pane-a", "BUSY")
+	shown, gone, brief := w.brief(e.GID, "shown"), w.brief(e.GID, "gone"), w.brief(f.GID, "brief")
+	one := w.broker.publish(e.GID, shown)
+	batch, _ := w.poll(e.GID, Filter{}, Limit{})
+	batch.Settle(false)
+	two, three := w.broker.publish(e.GID, gone), w.broker.publish(f.GID, brief)
+	w.deliver(w.brief(e.GID, "local"))
+	await(t, "DEFERRED", func() bool { return len(w.reports.told(brief.MsgID)) == 1 })
+	for _, m := range []*message{one, two, three} {
+		w.broker.handBack(m)
+	}
+	w.in.Forget(e.GID)
+	w.in.Forget(f.GID)
+	same(t, "held", []int{1, 3}, []int{w.in.Held(e.GID), len(w.held(e.GID))})
+	w.panes.gate("pane-a", "")
+	w.broker.again(e.GID, one)
+	w.broker.again(f.GID, three)
+	w.awaitScreen("pane-a", brief)
+	_, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "read", []string{"local", "shown!"}, got)
+}

@@ -1,6 +1,10 @@
 package inbox
 
-import "context"
+import (
+	"context"
+
+	"fleetd/fabric/envelope"
+)
 
 // Window is the broker's side of an inbox.
 type Window interface {
@@ -44,6 +48,28 @@ func (in *Inbox) InHand(gid, msgID string) bool {
 	defer b.mu.Unlock()
 	it := b.byID[msgID]
 	return it != nil && (it.state == offered || it.state == injecting)
+}
+
+// Forget drops what waits and lies on the broker alone, which may have pushed it
+// out. What it did not comes again, as after a restart.
+func (in *Inbox) Forget(gid string) {
+	b := in.box(gid)
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	gone := b.those(func(it *item) bool { return it.hold != nil && !it.pollOnly && !it.attempted })
+	holds := make([]envelope.Settler, len(gone))
+	for i, it := range gone {
+		b.index[it.env.MsgID] = heldOf(gid, it)
+		b.set(it, injecting)
+		holds[i] = b.letGo(it)
+		b.drop(it)
+	}
+	b.mu.Unlock()
+	for i, h := range holds {
+		in.settled("requeue", gone[i].env, h.Requeue())
+	}
 }
 
 // More takes another window if mail lies behind a full one, where a filter

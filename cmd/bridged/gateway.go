@@ -297,6 +297,8 @@ func (g *gateway) attach(e store.Entity) error {
 		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch, Ending: inbox.Ended(e),
 		Handler: func(d envelope.Delivery) { g.inbox.Accept(context.Background(), e.GID, d) },
 		InHand:  func(msgID string) bool { return g.inbox.InHand(e.GID, msgID) },
+
+		PushedOut: func() { g.inbox.Forget(e.GID) },
 	})
 	if connected, _ := (link{g}).Connected(); err != nil || !connected {
 		return err
