@@ -61,10 +61,14 @@ func (t *trip) end(remote bool) {
 		add("sign, broker, verify", t.arrived)
 		add("accept", t.begun)
 	} else {
-		add("deliver (commit held)", t.begun)
+		add("reserve", t.begun)
 	}
 	add("gate", t.opened)
-	add("commit injecting", t.recorded)
+	if remote {
+		add("commit injecting", t.recorded)
+	} else {
+		add("commit held, beside the gate, and injecting", t.recorded)
+	}
 	add("type", t.typed)
 	add("tell the sender", t.told)
 }
