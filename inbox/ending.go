@@ -140,6 +140,9 @@ func (in *Inbox) windUpOnce(ctx context.Context, b *box, strict bool) (done bool
 }
 
 func (in *Inbox) closePane(ctx context.Context, e store.Entity) error {
+	if e.Kind != Worker { // its session is a person's, who goes on
+		return nil
+	}
 	if e.Pane == "" && !e.Launched || e.KeepPane || in.cfg.Panes == nil {
 		return nil
 	}

@@ -115,8 +115,6 @@ func checkRegistration(r Registration) error {
 		return fault.New(fault.BadRequest, "%q is no name: use lower-case letters, digits and dashes, a letter first, at most 63", r.Name)
 	case r.Kind != Worker && r.Kind != Main && r.Kind != Orchestrator:
 		return fault.New(fault.BadRequest, "%q is no kind: it is worker (an agent in a pane), main or orchestrator (an MCP client)", r.Kind)
-	case r.Pane != "" && r.Kind != Worker:
-		return fault.New(fault.BadRequest, "only a worker lives in a pane; leave the pane out, or register a worker")
 	}
 	for _, g := range r.Groups {
 		if !envelope.ValidName(g) {

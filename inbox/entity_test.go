@@ -32,7 +32,6 @@ func wants(t *testing.T, err error, code fault.Code, words ...string) {
 func TestARegistrationIsChecked(t *testing.T) {
 	w := newWorld(t)
 	w.worker("a")
-	w.panes.open("pane-free")
 	for _, c := range []struct {
 		r    Registration
 		code fault.Code
@@ -42,7 +41,7 @@ func TestARegistrationIsChecked(t *testing.T) {
 		{Registration{Name: "all", Kind: Main}, fault.BadRequest, `"all"`},
 		{Registration{Name: "x", Kind: "boss"}, fault.BadRequest, `"boss"`},
 		{Registration{Name: "x", Kind: Main, Groups: []string{"fine", "not fine"}}, fault.BadRequest, `"not fine"`},
-		{Registration{Name: "x", Kind: Main, Pane: "pane-free"}, fault.BadRequest, "only a worker"},
+		{Registration{Name: "x", Kind: Main, Pane: "pane-a"}, fault.Conflict, "belongs to a"},
 		{Registration{Name: "x", Kind: Worker, Pane: "nowhere"}, fault.BadRequest, "nowhere"},
 		{Registration{Name: "x", Kind: Worker, Pane: "pane-a"}, fault.Conflict, "belongs to a"},
 		{Registration{Name: "a", Kind: Main}, fault.Conflict, "registered as worker"},

@@ -75,6 +75,9 @@ type Config struct {
 	Panes    Panes  // nil without herdr
 	// Changed is told of every entity that is made, changed or ended.
 	Changed func(store.Entity)
+	// Nudge makes the line for a main's pane: so much mail is held, and who sent
+	// the newest. Nil: no pane is told.
+	Nudge func(held int, from string) string
 	// Gate is told whenever a worker's gate closes (a reason) or opens ("").
 	Gate func(gid, reason string, since time.Time)
 	// Allowed says whether a host may send briefs here; nil: every trusted one.
@@ -158,6 +161,7 @@ func (in *Inbox) Run(ctx context.Context) error {
 	}
 	in.loops.Go(func() { in.every(ctx, in.deferOverdue) })
 	in.loops.Go(func() { in.every(ctx, in.hunt) })
+	in.loops.Go(func() { in.every(ctx, in.nudge) })
 	in.loops.Go(func() { in.expireAndPrune(ctx) })
 	in.mu.Unlock()
 	<-ctx.Done()

@@ -57,7 +57,7 @@ again with --pane. Its mail waits meanwhile.`,
 		}),
 	}
 	cmd.Flags().StringVar(&args.Kind, "kind", "", "`KIND` of the entity: worker, main or orchestrator")
-	cmd.Flags().StringVar(&args.Pane, "pane", "", "the herdr pane of a worker, as `wQ:p2`")
+	cmd.Flags().StringVar(&args.Pane, "pane", "", "the herdr `PANE` that it runs in, as wQ:p2: a worker gets its messages there, a main a line when mail waits")
 	cmd.Flags().BoolVar(&args.NewToken, "new-token", false, "replace the token of one that exists; the old one is worth nothing any more")
 	cmd.Flags().StringSliceVar(&args.Groups, "group", nil, "a `GROUP` that it belongs to; can be repeated")
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(toCompletions(kinds), cobra.ShellCompDirectiveNoFileComp)); err != nil {

@@ -23,6 +23,7 @@ type Worker struct {
 	Pane  string
 	Host  *Host
 
+	kind string
 	argv []string
 	env  map[string]string
 }
@@ -35,7 +36,7 @@ func (h *Host) AddWorker(ctx context.Context, name string, flags ...string) (*Wo
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{Name: name, GID: r.GID, Token: r.Token, Host: h}
+	w := &Worker{Name: name, GID: r.GID, Token: r.Token, Host: h, kind: "worker"}
 	w.argv = append([]string{h.fleet.agent, "--log", w.logPath(), "--control", w.controlPath()}, flags...)
 	w.env = map[string]string{"BRIDGED_URL": r.URL, "BRIDGED_TOKEN": r.Token}
 	return w, w.Reopen(ctx)
@@ -59,6 +60,15 @@ func (w *Worker) Reopen(ctx context.Context) error {
 	return w.bind(ctx)
 }
 
+// Seat starts a scripted agent in a pane as the client of main m, and binds the
+// pane to it.
+func (h *Host) Seat(ctx context.Context, m *Main, flags ...string) (*Worker, error) {
+	w := &Worker{Name: m.Name, GID: m.GID, Token: m.Token, Host: h, kind: "main"}
+	w.argv = append([]string{h.fleet.agent, "--log", w.logPath(), "--control", w.controlPath()}, flags...)
+	w.env = map[string]string{"BRIDGED_URL": m.URL, "BRIDGED_TOKEN": m.Token}
+	return w, w.Reopen(ctx)
+}
+
 func (w *Worker) open() (herdrsim.Place, error) {
 	return w.Host.Herdr.Run(w.Name, w.argv, maps.Clone(w.env), w.Host.dir)
 }
@@ -66,7 +76,7 @@ func (w *Worker) open() (herdrsim.Place, error) {
 // bind registers the pane once herdr sees the agent in it.
 func (w *Worker) bind(ctx context.Context) error {
 	for {
-		_, err := w.Host.Register(ctx, mcp.RegisterArgs{Name: w.Name, Kind: "worker", Pane: w.Pane})
+		_, err := w.Host.Register(ctx, mcp.RegisterArgs{Name: w.Name, Kind: w.kind, Pane: w.Pane})
 		if err == nil {
 			return nil
 		}

@@ -1,0 +1,53 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A main whose client sits in a pane and does not ask is told by one line there
+// that mail waits, and fetches it: the answer of a worker on the other host
+// arrives without anybody looking. Fails when held mail is announced nowhere, or
+// again after it was fetched.
+func TestHeldMailIsAnnouncedInTheMainsPane(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
+	defer cancel()
+	a, b := twoHosts(t, ctx)
+	addWorker(t, ctx, b, "reviewer", "--reply-with", "looks good")
+	m := addMain(t, ctx, a, "lead")
+	seat, err := a.Seat(ctx, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen(t, ctx, m, "reviewer@hostb")
+	if _, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "please review"}); err != nil {
+		t.Fatal(err)
+	}
+	polled := func() string {
+		events, err := seat.Events()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.Event == "call" && e.Tool == "bridge_poll" && strings.Contains(e.Text, "looks good") {
+				return e.Text
+			}
+		}
+		return ""
+	}
+	eventually(t, ctx, func() error {
+		if polled() == "" {
+			return fmt.Errorf("the answer was not fetched")
+		}
+		return nil
+	})
+	prompts, err := seat.Prompts()
+	if err != nil || len(prompts) != 1 || !strings.Contains(prompts[0], "bridge_poll") || strings.Contains(prompts[0], "looks good") {
+		t.Fatalf("the pane got %q (%v), want one line that says to ask", prompts, err)
+	}
+	if r, err := m.Poll(ctx, map[string]any{}); err != nil || r.Held != 0 {
+		t.Fatalf("after that %+v (%v) is held", r, err)
+	}
+}
