@@ -136,3 +136,25 @@ func TestPruneHomes(t *testing.T) {
 		return nil
 	})
 }
+
+// Fails if the outcome of a spawn is forgotten while it may be asked for, or
+// never, or if a launch is forgotten that has to be undone.
+func TestPruneSpawns(t *testing.T) {
+	s := runningStore(t, Options{})
+	young, old, open := newID(), newID(), newID()
+	limit := pruneNow.AddDate(0, 0, -15).UnixMilli()
+	mustWrite(t, s, func(tx *Tx, must func(error)) {
+		must(tx.PutSpawn(Spawn{SpawnID: young, State: SpawnFailed, At: limit}))
+		must(tx.PutSpawn(Spawn{SpawnID: old, State: SpawnSpawned, At: limit - 1}))
+		must(tx.PutSpawn(Spawn{SpawnID: open, State: SpawnLaunching, At: limit - 1}))
+		must(tx.PruneSpawns(pruneNow))
+	})
+	view(t, s, func(tx *Tx) error {
+		for id, want := range map[string]bool{young: true, old: false, open: true} {
+			if _, found, err := tx.Spawn(id); found != want || err != nil {
+				t.Errorf("%s: %v, %v", id, found, err)
+			}
+		}
+		return nil
+	})
+}
