@@ -324,7 +324,7 @@ func (o *Outbox) commitSpread(ctx context.Context, b Broadcast, env *envelope.En
 		in.To, in.ToHost, in.ToName, in.ToKind = s.GID, s.Host, s.Address(), s.Kind
 		ops = append(ops, &open{flight: true, pinned: true, away: s.HostState != roster.Online, intent: in})
 	}
-	failpoint.Hit("outbox.intent.before")
+	failpoint.Hit("outbox.cast.intent.before")
 	err := o.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		for _, op := range ops {
 			if err := tx.DeleteIntent(op.intent.MsgID); err != nil {
@@ -344,7 +344,7 @@ func (o *Outbox) commitSpread(ctx context.Context, b Broadcast, env *envelope.En
 	if err != nil {
 		return nil, err
 	}
-	failpoint.Hit("outbox.intent.after")
+	failpoint.Hit("outbox.cast.intent.after")
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, op := range ops {
@@ -369,7 +369,7 @@ func (o *Outbox) handOut(ctx context.Context, env *envelope.Envelope, local []Sh
 			copied := *env
 			copied.To = s.GID
 			o.traceEnv("sent", &copied, "local", "")
-			failpoint.Hit("outbox.local.before")
+			failpoint.Hit("outbox.cast.local")
 			errs[i] = o.local.Deliver(ctx, &copied, nil)
 			return nil
 		})
@@ -393,9 +393,9 @@ func (o *Outbox) publishSpread(ctx context.Context, env *envelope.Envelope, shar
 		}
 	}()
 	o.traceEnv("sent", env, "intended", "")
-	failpoint.Hit("outbox.publish.before")
+	failpoint.Hit("outbox.cast.publish.before")
 	outcome, err := o.send(ctx, envelope.LaneMail, env, func(w fabric.Outcome) { o.spreadWord(shares, w) })
-	failpoint.Hit("outbox.publish.after")
+	failpoint.Hit("outbox.cast.publish.after")
 	o.traceEnv("published", env, outcome.String(), "")
 	switch outcome {
 	case fabric.Confirmed:

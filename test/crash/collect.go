@@ -121,7 +121,11 @@ func (w *world) keys(tx *store.Tx, s *site) error {
 		if err != nil {
 			return err
 		}
-		one.Stored = found
+		// The key of a broadcast says that it had begun. Members here whose copy
+		// was not stored by then get it when the call is repeated, and nobody was
+		// told that they have it.
+		here := strings.HasSuffix(one.To, "@"+s.host.Name)
+		one.Stored = found && !(one.cast && here)
 		if found {
 			w.rec.named(one, k.MsgID)
 			one.trace = k.TraceID

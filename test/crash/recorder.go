@@ -26,6 +26,7 @@ type sending struct {
 	gid      string // of the sender
 	target   *worker
 	retries  bool
+	cast     bool // to a group
 	life     time.Duration
 	began    time.Time
 	running  bool

@@ -30,6 +30,7 @@ var scripts = map[failpoint.Setup]script{
 	failpoint.Waiting:   (*world).waiting,
 	failpoint.Away:      (*world).away,
 	failpoint.Dead:      (*world).dead,
+	failpoint.Cast:      (*world).cast,
 	failpoint.Expired:   (*world).expired,
 	failpoint.Doubtful:  (*world).doubtful,
 	failpoint.Refused:   (*world).refused,
@@ -101,6 +102,15 @@ func (w *world) ordinary(ctx context.Context, k kase) (bool, error) {
 		return false, err
 	}
 	w.traffic(ctx, k, wish{})
+	return w.strike(ctx, k)
+}
+
+// cast: the message goes to the group in which its worker is alone.
+func (w *world) cast(ctx context.Context, k kase) (bool, error) {
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	w.traffic(ctx, k, wish{group: groupOf(w.target(k).Name)})
 	return w.strike(ctx, k)
 }
 

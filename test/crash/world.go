@@ -150,8 +150,12 @@ func (w *world) addWorker(ctx context.Context, s *site, name string, flags ...st
 	}
 	one := &worker{Worker: got, address: name + "@" + s.host.Name, keyed: slices.Contains(flags, "--keyed")}
 	s.workers = append(s.workers, one)
-	return one, nil
+	_, err = s.host.API("").Groups(ctx, mcp.GroupsArgs{Name: name, Add: []string{groupOf(name)}})
+	return one, err
 }
+
+// groupOf is the group in which a worker is alone.
+func groupOf(name string) string { return "only-" + name }
 
 // well returns when both gateways are ready and see each other's workers.
 func (w *world) well(ctx context.Context) error {

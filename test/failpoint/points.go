@@ -30,6 +30,7 @@ const (
 	Ordinary  Setup = ""
 	Waiting   Setup = "waiting"   // the worker is busy for a while
 	Away      Setup = "away"      // the recipient's gateway is stopped
+	Cast      Setup = "cast"      // the message goes to a group
 	Dead      Setup = "dead"      // it is stopped for longer than the message lives
 	Expired   Setup = "expired"   // the worker stays busy until the brief's life is over
 	Doubtful  Setup = "doubtful"  // a dialog swallows the paste
@@ -75,6 +76,11 @@ var Points = []Point{
 	{"outbox.confirm.before", Sender, across, Ordinary},
 	{"outbox.publish.after", Sender, across, Ordinary},
 	{"outbox.lease.before", Sender, []Path{Forward, Mail}, Away},
+	{"outbox.cast.local", Sender, local, Cast},
+	{"outbox.cast.intent.before", Sender, forward, Cast},
+	{"outbox.cast.intent.after", Sender, forward, Cast},
+	{"outbox.cast.publish.before", Sender, forward, Cast},
+	{"outbox.cast.publish.after", Sender, forward, Cast},
 	{"mcp.send.accepted", Sender, send, Ordinary},
 	{"mcp.reply.accepted", Sender, reply, Ordinary},
 	{"mcp.send.answered", Sender, send, Ordinary},
