@@ -95,6 +95,8 @@ type Deps struct {
 	// acked when nil is returned, else it comes again. Unlike the other
 	// callbacks it may take its time.
 	OnDeadLetter func(env *envelope.Envelope, queue, reason string) error
+	// OnInbox is told of each change of an inbox's state, in order. May be nil.
+	OnInbox func(gid string, s InboxStatus)
 	// RefusedBrief is told of a brief that was refused although its signature,
 	// place and home are good; the gateway sends FAILED(code). May be nil.
 	RefusedBrief func(env *envelope.Envelope, code fault.Code)

@@ -94,9 +94,13 @@ func (in *inbox) status() InboxInfo {
 
 func (in *inbox) set(s InboxStatus) {
 	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.info.Status != s {
+	gid, changed := in.spec.GID, in.info.Status != s
+	if changed {
 		in.info = InboxInfo{Status: s, Since: in.f.deps.Now()}
+	}
+	in.mu.Unlock()
+	if changed && in.f.deps.OnInbox != nil {
+		in.f.deps.OnInbox(gid, s)
 	}
 }
 

@@ -149,7 +149,7 @@ func (g *gateway) newFabric(key ed25519.PrivateKey) (*fabric.Fabric, error) {
 		Known: g.inbox.Known, Steady: g.inbox.Steady, Sync: g.roster.Sync,
 		OnSignal: g.onSignal, OnPresence: g.onPresence, OnControl: g.onControl,
 		OnDeadLetter: func(env *envelope.Envelope, _, reason string) error { return g.outbox.DeadLetter(env, reason) },
-		RefusedBrief: g.onRefused,
+		RefusedBrief: g.onRefused, OnInbox: g.status.inbox,
 	})
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"fleetd/fabric"
 	"fleetd/fabric/roster"
 	"fleetd/herdr"
 	"fleetd/inbox"
@@ -20,8 +21,9 @@ type statuses struct {
 }
 
 type status struct {
-	entity store.Entity
-	now    roster.Status
+	entity  store.Entity
+	trouble string // what keeps its inbox from being attached
+	now     roster.Status
 }
 
 func newStatuses(r *roster.Roster) *statuses {
@@ -40,6 +42,24 @@ func (s *statuses) follow(e store.Entity) {
 	now := s.look(known)
 	s.mu.Unlock()
 	s.roster.SetStatus(e.GID, now)
+}
+
+// inbox takes whether the entity's inbox is ours.
+func (s *statuses) inbox(gid string, state fabric.InboxStatus) {
+	trouble := ""
+	if state == fabric.InboxContested || state == fabric.InboxMismatched {
+		trouble = string(state)
+	}
+	s.mu.Lock()
+	known := s.known[gid]
+	if known == nil || known.trouble == trouble {
+		s.mu.Unlock()
+		return
+	}
+	known.trouble = trouble
+	now := s.look(known)
+	s.mu.Unlock()
+	s.roster.SetStatus(gid, now)
 }
 
 func (s *statuses) forget(gid string) {
@@ -99,6 +119,9 @@ func (s *statuses) look(known *status) roster.Status {
 		default:
 			state, since = pane.Status, pane.Since
 		}
+	}
+	if known.trouble != "" {
+		state, since = known.trouble, time.Time{}
 	}
 	if now.State != state {
 		now.State, now.Since, now.Progress = state, since, time.Now()
