@@ -231,6 +231,9 @@ func (r *run) take(ctx context.Context, numbered int) ([]Old, error) {
 
 // move moves one batch: numbers first, then each message: publish, ack.
 func (r *run) move(ctx context.Context, batch []Old, known []entry) error {
+	if r.row.FromID == "" || r.row.ToID == "" { // it was empty when the plan was made
+		return fault.New(fault.Conflict, "mail came into %s after the plan was made, and nobody knows whose it is or for whom; run this again, the plan says what to do", r.row.Queue)
+	}
 	entries, err := r.Journal.number(r.row.Queue, known, batch[len(known):], r.row.FromID, r.row.ToID, r.Now().UnixMilli())
 	if err != nil {
 		return err

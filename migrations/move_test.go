@@ -362,6 +362,22 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// Fails when mail that came into a queue after the plan is moved for nobody.
+func TestMailThatCameAfterThePlan(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	sent := numbered(2)
+	w.old(sent...)
+	worker := w.worker
+	w.worker = "" // as in the plan of an empty queue
+	if c, err := w.run(nil); !fault.Is(err, fault.Conflict) || c.Left != 2 {
+		t.Errorf("it came to %+v, %v", c, err)
+	}
+	w.worker = worker
+	w.ready(w.queue(), 2)
+	w.must(migrations.Count{Found: 2, Moved: 2})
+	w.inOrder(sent)
+}
+
 // Fails when an interruption is not told from a failure, or loses something.
 func TestInterrupted(t *testing.T) {
 	w := newWorld(t, rabbit.URI(t), roomy)
