@@ -87,6 +87,7 @@ func TestTheTwoCopiesOfABroadcastMeet(t *testing.T) {
 			case "local copy injected":
 				w.deliver(&local)
 				w.awaitScreen("pane-w", &local)
+				await(t, "the record of it", func() bool { w.disk.flush(); return w.outcome(e.GID, env.MsgID) == "injected" })
 				m = w.broker.publish(e.GID, env)
 			default:
 				m = w.broker.publish(e.GID, env)
