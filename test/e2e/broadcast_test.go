@@ -169,6 +169,11 @@ func TestABroadcastWithTheBrokerAway(t *testing.T) {
 	if err := node.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
+	for _, h := range []*fleet.Host{a, b} { // who is back first is chance
+		if err := h.Ready(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
 	sees(t, ctx, a, b)
 	eventually(t, ctx, func() error {
 		r, err = m.Broadcast(ctx, args)
