@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -79,17 +80,26 @@ func cutText(s string, n int) string {
 // cutList drops entries from the end of *list until over reports no excess, and
 // leaves a note of how many and what to do.
 func cutList[E any](list *[]E, note *string, what string, over func() int) {
+	cut(list, note, what, over, func(l []E, drop int) []E { return l[:len(l)-drop] })
+}
+
+// cutOldest is cutList for a list that begins with what matters least.
+func cutOldest[E any](list *[]E, note *string, what string, over func() int) {
+	cut(list, note, what, over, func(l []E, drop int) []E { return l[drop:] })
+}
+
+func cut[E any](list *[]E, note *string, what string, over func() int, off func(l []E, drop int) []E) {
 	if *list == nil {
 		*list = []E{}
 	}
-	whole := *list
+	whole, said := *list, *note
 	for excess := over(); excess > 0 && len(*list) > 0; excess = over() {
 		size, _ := compact(*list)
 		// Cut in proportion, and never so much that one more round is needed
 		// for every entry.
 		drop := max(1, len(*list)*excess/(len(size)+1))
-		*list = (*list)[:max(0, len(*list)-drop)]
-		*note = fmt.Sprintf("%d of %d %s are left out here.", len(whole)-len(*list), len(whole), what)
+		*list = off(*list, min(drop, len(*list)))
+		*note = strings.TrimSpace(fmt.Sprintf("%s %d of %d %s are left out here.", said, len(whole)-len(*list), len(whole), what))
 	}
 }
 
@@ -149,7 +159,11 @@ func (r *RosterResult) fit(over func() int) {
 }
 
 func (r *TraceResult) fit(over func() int) {
-	cutList(&r.Hops, &r.Note, "steps", over)
+	// What became of a message is in the newest steps, who says so in the hosts.
+	cutOldest(&r.Hops, &r.Note, "steps, the oldest,", over)
+	if len(r.Hops) == 0 {
+		cutList(&r.Hosts, &r.Note, "hosts", over)
+	}
 }
 
 func (r *WhoamiResult) fit(over func() int) {

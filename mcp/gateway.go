@@ -199,13 +199,27 @@ type RosterEntity struct {
 // TraceArgs are the arguments of bridge_trace.
 type TraceArgs struct {
 	TraceID string `json:"trace_id" jsonschema:"required"`
+	Fleet   bool   `json:"fleet,omitempty"` // ask the other hosts, too
 }
 
-// TraceResult is what this host saw of one flow, oldest first.
+// TraceResult is what this host, or every host that answered, saw of one flow,
+// oldest first by the clock of each host.
 type TraceResult struct {
 	TraceID string `json:"trace_id"`
 	Hops    []Hop  `json:"hops"`
-	Note    string `json:"note,omitempty"` // what was left out
+	// Hosts are the other ones that are known, where the fleet was asked.
+	Hosts []TraceHost `json:"hosts,omitempty"`
+	Note  string      `json:"note,omitempty"` // what was left out, and who did not answer
+}
+
+// TraceHost is whether another host told of a flow.
+type TraceHost struct {
+	Host        string  `json:"host"`
+	Answered    bool    `json:"answered"`
+	Steps       int     `json:"steps"`              // that it told
+	LeftOut     int     `json:"left_out,omitempty"` // older ones of its own
+	Reason      string  `json:"reason,omitempty"`   // why it did not answer
+	ClockOffset float64 `json:"clock_offset_seconds,omitempty"`
 }
 
 // Hop is one step of a message on one host; it never holds content.

@@ -11,10 +11,12 @@ import (
 	"fleetd/fault"
 )
 
-// Control starts and ends agents, here and on other hosts.
+// Control starts and ends agents, here and on other hosts, and asks those what
+// they saw of a flow.
 type Control interface {
 	Spawn(ctx context.Context, r control.Request) (control.Spawned, error)
 	Stop(ctx context.Context, from, address string) (t roster.Target, done bool, err error)
+	Trace(ctx context.Context, traceID string) ([]control.Traced, error)
 }
 
 // SpawnArgs are the arguments of bridge_spawn.

@@ -201,9 +201,12 @@ var rosterVerb = verb{
 var traceVerb = verb{
 	name:  "trace",
 	title: "Follow a message",
-	doc:   `Show what this host saw of one message and its answers, step by step, oldest first; never the content. Use it to find out what became of a message instead of sending it again.`,
+	doc: `Show what this host saw of one message and its answers, step by step, oldest first; never the content. Use it to find out what became of a message instead of sending it again.
+
+With "fleet" the other hosts are asked, too, and their steps merged in; that takes some seconds where one does not answer. "hosts" and "note" say who did not: what happened there is then not known, which does not mean that nothing did. The latest second may be missing.`,
 	args: map[string]argument{
 		"trace_id": {doc: "The trace_id from the result of bridge_send, bridge_reply or bridge_poll."},
+		"fleet":    {doc: "true: the steps of every host that can be reached, not only of this one.", def: false},
 	},
-	readOnly: true, idempotent: true, hostUser: true,
+	readOnly: true, idempotent: true, openWorld: true, hostUser: true,
 }

@@ -67,25 +67,6 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// Trace shows what this host saw of one flow.
-func (c *Conversation) Trace(_ context.Context, a TraceArgs) (TraceResult, error) {
-	events, err := c.Traces.TraceOf(a.TraceID)
-	if err != nil {
-		return TraceResult{}, err
-	}
-	r := TraceResult{TraceID: a.TraceID, Hops: []Hop{}}
-	for _, e := range events {
-		r.Hops = append(r.Hops, Hop{
-			At: time.UnixMilli(e.At).UTC().Format("2006-01-02T15:04:05.000Z07:00"), Host: e.Host, Step: e.Step,
-			MsgID: e.MsgID, Kind: e.Kind, Entity: c.name(e.Entity), Peer: c.name(e.Peer), Outcome: e.Outcome, Reason: e.Reason,
-		})
-	}
-	if len(r.Hops) == 0 {
-		r.Note = "This host saw nothing under this id: it may be a message id rather than a trace id, older than a week, or the flow of other hosts."
-	}
-	return r, nil
-}
-
 // name is what people call a gid, or the gid.
 func (c *Conversation) name(gid string) string {
 	if t, err := c.Fleet.Resolve(gid); err == nil && gid != "" {

@@ -26,7 +26,7 @@ func (g *gateway) newControl(client *herdr.Client, injector *herdr.Injector, sig
 		Host: g.cfg.Host, Boot: g.boot, Store: g.store, Entities: workers{g}, Fleet: g.roster,
 		Launcher: launcher{g, &herdr.Launcher{Client: client, Injector: injector}},
 		Profiles: profiles(g.cfg.Profiles), Allows: g.cfg.Control.Allows, Brief: g.brief,
-		NewID: newID, NewTrace: newTrace, Now: time.Now, Logger: g.log.Named("control"),
+		NewID: newID, NewTrace: newTrace, Now: time.Now, Logger: g.log.Named("control"), BodyBytes: g.cfg.Limits.ContentBytes,
 	}
 	if g.cfg.Broker.URI != "" {
 		cfg.Broker = controlLink{link{g}, sign}

@@ -72,9 +72,10 @@ func (a *app) printRoster(w *printer, r mcp.RosterResult) {
 }
 
 func (a *app) traceCmd() *cobra.Command {
+	var fleet bool
 	cmd := &cobra.Command{
 		Use:     "trace TRACE_ID",
-		Short:   "Show the steps of a message on this host",
+		Short:   "Show the steps of a message on this host, or on all",
 		GroupID: groupFleet,
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
@@ -82,7 +83,7 @@ func (a *app) traceCmd() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := c.Trace(a.signals(cmd.Context()), mcp.TraceArgs{TraceID: pos[0]})
+			r, err := c.Trace(a.signals(cmd.Context()), mcp.TraceArgs{TraceID: pos[0], Fleet: fleet})
 			if err != nil {
 				return err
 			}
@@ -90,13 +91,12 @@ func (a *app) traceCmd() *cobra.Command {
 		}),
 	}
 	a.asFlag(cmd)
+	cmd.Flags().BoolVar(&fleet, "fleet", false, "ask every other host that can be reached, too")
 	return cmd
 }
 
 func (a *app) printTrace(w *printer, r mcp.TraceResult) {
-	if len(r.Hops) == 0 {
-		a.note("this host has seen nothing of %s", r.TraceID)
-	} else {
+	if len(r.Hops) > 0 {
 		rows := make([][]string, len(r.Hops))
 		for i, h := range r.Hops {
 			rows[i] = []string{h.At, h.Host, h.Step, h.Kind, h.MsgID, h.Entity, h.Peer, h.Outcome, h.Reason}

@@ -69,7 +69,8 @@ func TestJSONIsTheResultItself(t *testing.T) {
 	}
 }
 
-// Fault: steps of a trace are printed in another order or under other names.
+// Fault: steps of a trace are printed in another order or under other names,
+// or the fleet is asked when nobody wished it, or not when somebody did.
 func TestTrace(t *testing.T) {
 	w := newWorld(t)
 	w.gw.trace = mcp.TraceResult{TraceID: "t", Hops: []mcp.Hop{
@@ -78,8 +79,11 @@ func TestTrace(t *testing.T) {
 	}}
 	w.want(result{out: "at\thost\tstep\tkind\tmsg\tentity\tpeer\toutcome\treason\n" +
 		"10:00\thosta\taccepted\tSEND\tm\tmain\trev@hostb\twaiting\tbusy\n10:01\thosta\tinjected\tINJECTED\tm\t\t\t\t\n"}, "trace", "t")
-	w.gw.trace = mcp.TraceResult{TraceID: "t"}
-	w.want(result{err: "this host has seen nothing of t\n"}, "trace", "t")
+	w.gw.trace = mcp.TraceResult{TraceID: "t", Note: "Nothing."}
+	w.want(result{err: "Nothing.\n"}, "trace", "t", "--fleet")
+	if d := cmp.Diff([]any{mcp.TraceArgs{TraceID: "t"}, mcp.TraceArgs{TraceID: "t", Fleet: true}}, w.gw.asked); d != "" {
+		t.Error(d)
+	}
 }
 
 // Fault: whoami hides a brief that waits for an answer.

@@ -182,6 +182,8 @@ func (g *gateway) onSignal(env *envelope.Envelope) {
 		if err := g.outbox.Asked(ctx, env, g.inbox.Ask(env)); err != nil {
 			g.log.Error("that a brief was asked about is not recorded; its outcome will be asked for", "trace", env.TraceID, "error", err)
 		}
+	case envelope.Traced:
+		g.control.Signal(env)
 	case envelope.Answer, envelope.NoWaiter, envelope.TooLate:
 		g.outbox.Turn(env)
 	case envelope.Injected, envelope.Deferred, envelope.Failed, envelope.Abandoned:

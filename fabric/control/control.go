@@ -1,5 +1,6 @@
 // Package control is the conversation of gateways about agents that are to
-// begin or to end (design §9): who asks, and who does it.
+// begin or to end (design §9): who asks, and who does it. In trace.go they ask
+// each other what they saw of a flow.
 //
 // Both sides meet in one record of the store, named by the spawnId, which is
 // also the gid of the new worker. The side that asks (ask.go, stop.go) repeats
@@ -70,6 +71,7 @@ type Entities interface {
 type Fleet interface {
 	Resolve(address string) (roster.Target, error)
 	HostState(host string) string
+	Hosts() []roster.HostView
 	Changed() <-chan struct{}
 }
 
@@ -110,7 +112,10 @@ type Config struct {
 	Now      func() time.Time
 	Logger   hclog.Logger
 
-	Repeat time.Duration // between two requests; 0: 10 s
+	BodyBytes int // the longest body of a message that this host takes; 0: any
+
+	Repeat time.Duration                          // between two requests; 0: 10 s
+	After  func(d time.Duration) <-chan time.Time // nil: time.After
 }
 
 // Control asks and is asked.
@@ -124,6 +129,7 @@ type Control struct {
 	work    sync.WaitGroup
 	spawns  map[string]*spawning                 // under way, by spawnId
 	stops   map[string][]chan *envelope.Envelope // that wait for an answer, by gid
+	traces  map[string]tracing                   // that wait for an answer, by msgId of the TRACE
 }
 
 // The verbs of control.allow.
@@ -143,7 +149,13 @@ func New(cfg Config) *Control {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	return &Control{cfg: cfg, log: cfg.Logger, spawns: map[string]*spawning{}, stops: map[string][]chan *envelope.Envelope{}}
+	if cfg.After == nil {
+		cfg.After = time.After
+	}
+	return &Control{
+		cfg: cfg, log: cfg.Logger, spawns: map[string]*spawning{}, stops: map[string][]chan *envelope.Envelope{},
+		traces: map[string]tracing{},
+	}
 }
 
 // Run is the actor that owns every goroutine of this package. It undoes the
@@ -180,7 +192,7 @@ func (c *Control) begin(fn func(context.Context)) {
 	}
 }
 
-// Handle takes a verified SPAWN or STOP. It returns nil once what it needs is
+// Handle takes a verified SPAWN, STOP or TRACE. It returns nil once what it needs is
 // committed; an error has the broker give it again.
 func (c *Control) Handle(ctx context.Context, env *envelope.Envelope) error {
 	switch env.Kind {
@@ -188,15 +200,23 @@ func (c *Control) Handle(ctx context.Context, env *envelope.Envelope) error {
 		return c.onSpawn(ctx, env)
 	case envelope.Stop:
 		return c.onStop(ctx, env)
+	case envelope.Trace:
+		c.onTrace(env)
+		return nil
 	}
 	c.log.Debug("a control message that this version does not serve", "kind", env.Kind, "trace", env.TraceID)
 	return nil
 }
 
-// Signal takes a verified SPAWNED or STOPPED, or a FAILED about one of both.
+// Signal takes a verified SPAWNED or STOPPED, or a FAILED about one of both, or
+// a TRACED.
 func (c *Control) Signal(env *envelope.Envelope) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if env.Kind == envelope.Traced {
+		c.onTraced(env)
+		return
+	}
 	if s := c.spawns[env.SpawnID]; s != nil && env.Kind != envelope.Stopped && env.Signer == s.rec.Host {
 		s.hear(outcomeOf(env))
 		return

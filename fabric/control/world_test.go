@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,6 +38,8 @@ type world struct {
 	gone    map[string]bool
 	change  chan struct{}
 	hosts   map[string]*host
+	others  []roster.HostView    // that are not played
+	heard   []*envelope.Envelope // signals that were handed over
 }
 
 // host is one Control with its panes and its workers played.
@@ -57,12 +60,32 @@ type host struct {
 	stuck    error           // closing fails
 	briefs   []string
 	allows   bool
+	late     chan time.Time // closed: the patience with other hosts is over
+	takes    int            // bytes of a body
+	down     error          // what publishing comes to
+}
+
+// seat is the roster as one host sees it.
+type seat struct {
+	*world
+	host string
+}
+
+func (s seat) Hosts() []roster.HostView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.others)
+	for name := range s.hosts {
+		all = append(all, roster.HostView{Host: name, State: roster.Online, Local: name == s.host})
+	}
+	slices.SortFunc(all, func(a, b roster.HostView) int { return strings.Compare(a.Host, b.Host) })
+	return all
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, present: map[string]string{}, gone: map[string]bool{}, change: make(chan struct{}), hosts: map[string]*host{}}
 	for _, name := range []string{"hosta", "hostb"} {
-		h := &host{w: w, name: name, store: openStore(t), allows: true}
+		h := &host{w: w, name: name, store: openStore(t), allows: true, late: make(chan time.Time)}
 		w.hosts[name] = h
 		h.begin(1)
 		t.Cleanup(h.end)
@@ -98,7 +121,7 @@ func (h *host) begin(boot uint64) {
 	}
 	h.mu.Unlock()
 	next := New(Config{
-		Host: h.name, Boot: boot, Store: h.store, Entities: h, Launcher: h, Fleet: h.w, Broker: h,
+		Host: h.name, Boot: boot, Store: h.store, Entities: h, Launcher: h, Fleet: seat{h.w, h.name}, Broker: h,
 		Profiles: map[string]Profile{"aide": {ReadyTimeout: hang, Remote: true}, "private": {ReadyTimeout: hang}},
 		Allows: func(string, string) bool {
 			h.mu.Lock()
@@ -110,6 +133,7 @@ func (h *host) begin(boot uint64) {
 			return newID(), nil
 		},
 		NewID: newID, NewTrace: func() string { return strings.ReplaceAll(newID(), "-", "") }, Repeat: 10 * time.Millisecond,
+		After: func(time.Duration) <-chan time.Time { return h.late }, BodyBytes: h.takes,
 	})
 	h.set(func() { h.Control = next })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -153,6 +177,9 @@ func (h *host) Publish(ctx context.Context, lane envelope.Lane, env *envelope.En
 	w.sent = append(w.sent, env)
 	lost := w.drop != nil && w.drop(env)
 	w.mu.Unlock()
+	if h.down != nil {
+		return h.down
+	}
 	if lost {
 		return nil
 	}
@@ -172,6 +199,9 @@ func (w *world) bring(lane envelope.Lane, env *envelope.Envelope) {
 			h.present().Signal(env)
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heard = append(w.heard, env)
 }
 
 func (w *world) lose(which func(env *envelope.Envelope) bool) {
