@@ -163,7 +163,6 @@ func TestATraceThatIsNotTold(t *testing.T) {
 func TestAHostSaysThatItCannotTell(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.hosts["hosta"], w.hosts["hostb"]
-	b.saw(1) // its store runs
 	ask := a.request(envelope.Trace, envelope.GatewayAddress("hosta"), "hostb", "", flow, time.Now().Add(hang), []byte("?"))
 	w.bring(envelope.LaneControl, ask)
 	await(t, "an answer", func() bool { return w.last(envelope.Traced) != nil })

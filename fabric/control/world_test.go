@@ -110,6 +110,10 @@ func openStore(t *testing.T) *store.Store {
 			t.Errorf("store: %v", err)
 		}
 	})
+	// Closed before it runs, its start is an error.
+	if err := st.Write(t.Context(), func(*store.Tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
 	return st
 }
 
