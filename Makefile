@@ -38,7 +38,7 @@ demo: ## show two gateways, an agent and a main at work (under a minute)
 test: ## vet and all tests, with the race detector (RACE= without, PKG=./x for one)
 	@test/setup go roots broker $(if $(RACE),compiler)
 	$(GO) vet $(PKG)
-	$(if $(RACE),CGO_ENABLED=1 )$(GO) test $(RACE) -count=1 -p 2 -timeout 15m $(TESTFLAGS) $(PKG)
+	$(if $(RACE),CGO_ENABLED=1 )$(GO) test $(RACE) -count=1 -p 2 -timeout 25m $(TESTFLAGS) $(PKG)
 
 bench: ## what the gateway adds to the raw path, with bars (BENCHFLAGS="--only trip --steps")
 	@test/setup go roots broker

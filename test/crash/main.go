@@ -23,7 +23,14 @@ import (
 // bound ends a run that hangs.
 const bound = 90 * time.Minute
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout)) }
+func main() {
+	code := run(os.Args[1:], os.Stdout)
+	if err := fleet.RemoveBinaries(); err != nil {
+		fmt.Fprintln(os.Stderr, "crash:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
 
 type settings struct {
 	seed  uint64
@@ -70,7 +77,7 @@ func run(args []string, out io.Writer) int {
 	fmt.Fprintf(out, "crash: seed=%d, %d cases on %d fleets; -seed and -only repeat a part of it\n", s.seed, len(chosen)+len(upgrades), s.lanes)
 	results, found, err := runAll(ctx, s, chosen, out)
 	moved, moveErr := playMoves(ctx, upgrades, out)
-	err = errors.Join(err, moveErr, fleet.RemoveBinaries())
+	err = errors.Join(err, moveErr)
 	kept := report(out, results, found) && moved
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "crash:", err)

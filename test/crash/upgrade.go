@@ -70,7 +70,10 @@ func playMoves(ctx context.Context, chosen []move, out io.Writer) (kept bool, er
 	if err != nil {
 		return false, err
 	}
-	if err := errors.Join(h.Start(ctx), h.Ready(ctx)); err != nil {
+	if err := h.Start(ctx); err != nil {
+		return false, err
+	}
+	if err := h.Ready(ctx); err != nil {
 		return false, err
 	}
 	primary, err := h.AddMain(ctx, "main")

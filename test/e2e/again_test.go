@@ -12,6 +12,7 @@ import (
 // gets the answer again, and sends nothing. Fails when it is told to wait for
 // what it has had.
 func TestARepeatedSendGetsItsAnswerAgain(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	a := addHost(t, ctx, newFleet(t, ""), "hosta")
@@ -45,6 +46,7 @@ func TestARepeatedSendGetsItsAnswerAgain(t *testing.T) {
 // A main with many unanswered briefs still sees what it fetched last. Fails
 // when the newest are the ones that a long list leaves out.
 func TestWhoamiShowsTheNewest(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	a := addHost(t, ctx, newFleet(t, ""), "hosta")

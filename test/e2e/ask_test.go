@@ -18,6 +18,7 @@ import (
 // when the question does not surface on the blocked send, or its answer meets
 // no turn.
 func TestAWorkerAsksAndTheMainAnswers(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -48,6 +49,7 @@ func TestAWorkerAsksAndTheMainAnswers(t *testing.T) {
 // Nobody listens: the asker hears it at once, and not when its time runs out.
 // Fails when a question waits for somebody to come.
 func TestAQuestionThatNobodyListensTo(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -82,10 +84,11 @@ func TestAQuestionThatNobodyListensTo(t *testing.T) {
 // A question surfaces on a blocked poll that admits its asker, not on one for
 // somebody else. Fails when the filter is not held to.
 func TestAQuestionSurfacesOnABlockedPoll(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
-	asker := addWorker(t, ctx, b, "asker")
+	asker := addWorker(t, ctx, b, "asker", "--work", "2m") // one that asks does not reply meanwhile
 	addWorker(t, ctx, b, "other")
 	m, second := addMain(t, ctx, a, "lead"), addMain(t, ctx, a, "second")
 	seen(t, ctx, m, "asker@hostb", "other@hostb")
@@ -160,6 +163,7 @@ func TestAQuestionSurfacesOnABlockedPoll(t *testing.T) {
 // Two workers ask at once; the answers, given in the other order, each meet
 // their own. Fails when a turn takes another one's answer.
 func TestTwoQuestionsAtOnceEachMeetTheirAnswer(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -199,6 +203,7 @@ func TestTwoQuestionsAtOnceEachMeetTheirAnswer(t *testing.T) {
 // after either gateway was started again; it reaches nobody. Fails when it is
 // injected, or said to have arrived.
 func TestAnAnswerThatComesTooLate(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -267,6 +272,7 @@ func TestAnAnswerThatComesTooLate(t *testing.T) {
 // Fails when a call that can come to nothing is not refused, or is in words
 // that say nothing.
 func TestBadQuestionsAndAnswers(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	f := newFleet(t, "")

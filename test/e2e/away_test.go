@@ -80,6 +80,7 @@ func replied(t *testing.T, ctx context.Context, w *fleet.Worker) {
 // §14: main's client gone. A main that was away when the reply came gets it when it is back. Fails when
 // a reply is dropped because nobody waits for it.
 func TestReplyWaitsForAMainThatWasAway(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -95,6 +96,7 @@ func TestReplyWaitsForAMainThatWasAway(t *testing.T) {
 // another one while the reply is held. Fails when a restart loses or doubles
 // held mail.
 func TestReplySurvivesTheMainsGateway(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -134,6 +136,7 @@ func TestReplySurvivesTheMainsGateway(t *testing.T) {
 // went away meanwhile, and the main's gateway was restarted after that. Fails
 // when mail of a host that is silent, known from memory alone, is not shown.
 func TestReplyOutlivesItsSender(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -160,6 +163,7 @@ func TestReplyOutlivesItsSender(t *testing.T) {
 // A second answer that comes after the open send has returned is held until it
 // is pulled. Fails when a late answer is dropped, or refused to the worker.
 func TestLateSecondAnswerIsHeld(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)

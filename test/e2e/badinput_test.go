@@ -25,6 +25,7 @@ const contentBytes = 256 << 10
 // over MCP and on the command line alike, and nothing is sent. The cases share
 // two hosts, on each of which a main is called twin.
 func TestBadInput(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	s := newStage(t, ctx)
@@ -267,6 +268,7 @@ func badToken(t *testing.T, ctx context.Context, s *stage) {
 // Fails when it serves all the same, or does not say where the key stands and
 // which one is nearest.
 func TestUnknownKeyStopsTheDaemon(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	f := newFleet(t, "")
@@ -297,6 +299,7 @@ func TestUnknownKeyStopsTheDaemon(t *testing.T) {
 // of other hosts at once that they cannot be reached. Fails when the start or
 // local mail waits for the broker.
 func TestUnreachableBroker(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	f := newFleet(t, "")

@@ -16,6 +16,7 @@ import (
 // its sender gets no copy, a main in the group gets it as mail, and answers are
 // ordinary replies. Fails when a copy is missing, doubled or one too many.
 func TestABroadcastReachesEachMemberOnce(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -102,6 +103,7 @@ func TestABroadcastReachesEachMemberOnce(t *testing.T) {
 // Every worker of every host gets a broadcast to all, from another worker too;
 // mains do not. Fails when the sender gets its own copy.
 func TestABroadcastToAllIsForWorkers(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -137,6 +139,7 @@ func TestABroadcastToAllIsForWorkers(t *testing.T) {
 // and why, and the same call reaches those later and nobody twice. Fails when a
 // part that failed is not told, or the repetition goes to all.
 func TestABroadcastWithTheBrokerAway(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	node := rabbit.Private(t)
@@ -194,6 +197,7 @@ func TestABroadcastWithTheBrokerAway(t *testing.T) {
 // any:GROUP means one free member. Fails when two get it, a busy one is
 // preferred to an idle one, or the same call again means another.
 func TestAnyOfAGroup(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	f := newFleet(t, "")
@@ -237,6 +241,7 @@ func TestAnyOfAGroup(t *testing.T) {
 
 // Fails when a broadcast that is for nobody, or wrong, seems to work.
 func TestBadBroadcasts(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	f := newFleet(t, "")

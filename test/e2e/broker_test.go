@@ -14,6 +14,7 @@ import (
 // send fails at once; with the broker back all of it comes back by itself.
 // Fails when local traffic touches the broker, or a remote send waits for it.
 func TestLocalTrafficSurvivesTheBroker(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	node := rabbit.Private(t)
@@ -62,6 +63,7 @@ func TestLocalTrafficSurvivesTheBroker(t *testing.T) {
 // Without any broker and any file, one host serves its own entities. Fails when
 // something on the local path needs what only a broker or a file gives.
 func TestOneHostAlone(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	f := newFleet(t, "")

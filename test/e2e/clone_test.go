@@ -20,6 +20,7 @@ import (
 // Fails when it is quiet about it or ready, when its local mail suffers, or
 // when the first one does.
 func TestSecondGatewayIsRefused(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	f := newFleet(t, rabbit.URI(t))
@@ -68,6 +69,7 @@ func TestSecondGatewayIsRefused(t *testing.T) {
 // entity's inbox on the broker. Fails when the roster does not say so, when the
 // other inboxes are not served, or when it is not ours again once it is free.
 func TestContestedInboxIsShown(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	f := newFleet(t, rabbit.URI(t))

@@ -105,6 +105,7 @@ func (s shell) stays(ctx context.Context, code string, args ...string) {
 // is mended; a second copy of it is a duplicate. Fails when a redelivered brief
 // is another message, is injected twice, or stays among the dead.
 func TestARefusedBriefIsRedelivered(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	f := newFleet(t, rabbit.URI(t))
@@ -112,6 +113,7 @@ func TestARefusedBriefIsRedelivered(t *testing.T) {
 	if err := a.Trust(b); err != nil {
 		t.Fatal(err)
 	}
+	sees(t, ctx, a, b) // or it misses the worker: hostb tells hosta nothing anew that it does not trust
 	atA, atB := shell{t, f, a}, shell{t, f, b}
 	w := addWorker(t, ctx, b, "reviewer")
 	m := addMain(t, ctx, a, "lead")
@@ -186,6 +188,7 @@ func TestARefusedBriefIsRedelivered(t *testing.T) {
 // gets the answer. Fails when an expired brief is published, is sent anew from
 // elsewhere or twice, or its letter stays.
 func TestAnExpiredBriefIsSentAnew(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	f := newFleet(t, rabbit.URI(t))
@@ -308,6 +311,7 @@ func (g *graves) ready() int {
 // leaves the rest as it was. Fails when a letter hangs on the life of a process
 // that looks at it.
 func TestDeadLettersSurviveWhoLooksAtThem(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	f := newFleet(t, rabbit.URI(t))

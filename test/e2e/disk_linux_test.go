@@ -121,6 +121,7 @@ func everyDisk(t *testing.T) []fullDisk {
 // without a restart. Fails when something is acknowledged that is not stored,
 // when the daemon ends or stays ready, or when it does not recover.
 func TestFullDiskUnderLoad(t *testing.T) {
+	t.Parallel()
 	for _, disk := range everyDisk(t) {
 		t.Run(disk.name, func(t *testing.T) { fullDiskUnderLoad(t, disk) })
 	}

@@ -21,6 +21,7 @@ import (
 // text is there once or not at all. The cases share two hosts, one after the
 // other, each with a worker of its own.
 func TestInjectionThatGoesWrong(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*bound)
 	defer cancel()
 	s := newStage(t, ctx)

@@ -12,6 +12,7 @@ import (
 // writing to that worker again. Fails when the end of a pane is only noticed
 // with the next message for it.
 func TestAWorkerThatEndsAbandonsItsBriefs(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)

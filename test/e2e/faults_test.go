@@ -152,6 +152,7 @@ func (s *troubled) healed(t *testing.T, ctx context.Context) {
 // as before when it is over. Fails when a fault is not shown, is felt by local
 // mail, needs a restart, or leaves connections behind.
 func TestLinkFaultsAreShownAndOutlived(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*bound)
 	defer cancel()
 	s := newTroubled(t, ctx)

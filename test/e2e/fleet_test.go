@@ -23,6 +23,7 @@ const (
 // drained once. Fails when a brief is lost, doubled or overtaken by another of
 // its pair, or a reply is lost or shown twice.
 func TestTwoHundredBriefs(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 6*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)

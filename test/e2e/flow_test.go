@@ -9,6 +9,7 @@ import (
 // that one trace id shows all of it. Fails when such a message begins a flow
 // of its own.
 func TestAWorkersMessageContinuesTheFlowOfItsBrief(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	f := newFleet(t, "")

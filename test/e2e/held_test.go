@@ -20,6 +20,7 @@ import (
 // several times as long as the broker lets a delivery be unacked. Fails when
 // either is lost, is handed over twice, or costs its inbox.
 func TestHeldMailOutlivesTheBrokersLimit(t *testing.T) {
+	t.Parallel()
 	const limit = 3 * time.Second
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
@@ -96,6 +97,7 @@ func acked(t *testing.T, ctx context.Context, node *rabbit.Node, prefix string, 
 // tells how much there is. Fails when a full window hides mail, or what lies on
 // the broker is not counted.
 func TestAFilterFindsMailBehindAFullWindow(t *testing.T) {
+	t.Parallel()
 	const flood = 600 // the window has 256
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
@@ -147,6 +149,7 @@ func TestAFilterFindsMailBehindAFullWindow(t *testing.T) {
 // whose sender learns it at once; with room in it it takes mail again. Fails when
 // a full inbox pushes out what it had accepted, or its refusal has another name.
 func TestAFullInboxRefusesTheNewest(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
 	uri := rabbit.URI(t)
@@ -232,6 +235,7 @@ func TestAFullInboxRefusesTheNewest(t *testing.T) {
 // when the end is left to the sender's watch, which comes a minute later, or
 // when expired mail vanishes without a dead letter.
 func TestHeldMailEndsWithItsLife(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)

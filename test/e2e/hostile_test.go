@@ -96,6 +96,7 @@ type hostile struct {
 // shown to no reader, and the next message of a friend arrives. Fails when a
 // check of design §4 is missing in the daemon, or a refusal wedges an inbox.
 func TestHostilePublisher(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	f := newFleet(t, rabbit.URI(t))

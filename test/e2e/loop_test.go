@@ -14,6 +14,7 @@ import (
 // are stopped, and one of them sees why; meanwhile others get through. Fails
 // when an echo goes round for ever, or the stop hits somebody else.
 func TestAnEchoAmongThreeIsStopped(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
@@ -75,6 +76,7 @@ func TestAnEchoAmongThreeIsStopped(t *testing.T) {
 // A main that hands out one task after the other, each because of the answer to
 // the one before, is not stopped. Fails when answers count as a loop.
 func TestALongSeriesOfTasksIsNoLoop(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	f := newFleet(t, "")

@@ -13,6 +13,7 @@ import (
 // announced before its inbox is on the broker: the first message to it comes
 // back as UNROUTABLE.
 func TestANewcomerCanBeWrittenToAtOnce(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)

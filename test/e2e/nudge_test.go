@@ -12,6 +12,7 @@ import (
 // arrives without anybody looking. Fails when held mail is announced nowhere, or
 // again after it was fetched.
 func TestHeldMailIsAnnouncedInTheMainsPane(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)

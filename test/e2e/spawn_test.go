@@ -87,6 +87,7 @@ func anywhere(t *testing.T, ctx context.Context, h *fleet.Host, gid string) bool
 // identity it was given, and ends without a trace. Fails when any of it is not
 // so, on this host or on another one.
 func TestAnAgentIsSpawnedWorksAndIsStopped(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
 	_, a, b := spawnFleet(t, ctx)
@@ -164,6 +165,7 @@ func polled(t *testing.T, ctx context.Context, m *fleet.Main, kind string) mcp.M
 // nothing. Fails when one is told for another, or a pane, a name or an entity
 // stays.
 func TestAFailedSpawnSaysWhyAndLeavesNothing(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
 	_, a, b := spawnFleet(t, ctx)
@@ -244,6 +246,7 @@ func TestAFailedSpawnSaysWhyAndLeavesNothing(t *testing.T) {
 // the pane stays, when the outcome is another one, or when the same key starts
 // it again.
 func TestALaunchThatACrashMetIsUndone(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
 	for _, where := range []string{"hosta", "hostb"} {
@@ -307,6 +310,7 @@ func TestALaunchThatACrashMetIsUndone(t *testing.T) {
 // The caller's patience ends and the launch goes on. Fails when SPAWN_TIMEOUT
 // does not lead to the agent that came, or its task is lost or done twice.
 func TestASpawnThatTakesLongIsAskedForAgain(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	_, a, b := spawnFleet(t, ctx)
@@ -350,6 +354,7 @@ func TestASpawnThatTakesLongIsAskedForAgain(t *testing.T) {
 // A worker that is stopped with a brief open abandons it, once. Fails when its
 // sender waits on, or is told twice.
 func TestAStopAbandonsWhatIsOpen(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	_, a, _ := spawnFleet(t, ctx)
@@ -383,6 +388,7 @@ func TestAStopAbandonsWhatIsOpen(t *testing.T) {
 // gid over restarts of the daemon; a restart of herdr gives plain shells, into
 // which nothing is typed. Fails when the gid changes, or text goes to a shell.
 func TestAPaneFromBeforeKeepsItsGid(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	f := newFleet(t, "")

@@ -12,6 +12,7 @@ import (
 // A brief crosses two hosts and its answer comes back. Fails when any hop of
 // the trip is broken.
 func TestBriefAndReplyCrossHosts(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)

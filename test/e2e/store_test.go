@@ -16,6 +16,7 @@ import (
 // keep to the boot that the copy knows nothing of, or a brief of before goes in
 // again.
 func TestStoreRestoredFromAnOldCopy(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
 	f := newFleet(t, rabbit.URI(t))
@@ -78,6 +79,7 @@ func TestStoreRestoredFromAnOldCopy(t *testing.T) {
 // the first does not notice; a damaged file is not served from, nor touched.
 // Fails when either starts all the same or does not say what to do.
 func TestStoreThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	f := newFleet(t, "")

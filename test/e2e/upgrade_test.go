@@ -124,6 +124,7 @@ func bridged(ctx context.Context, h *fleet.Host, args ...string) (out, errs stri
 // else, when mail is moved while the old daemon runs, when the daemon does not
 // say that mail is left, or when the primary needs a token or other words.
 func TestUpgradeFromTheOldDaemon(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
 	uri := rabbit.URI(t)

@@ -14,6 +14,7 @@ import (
 // its sender knows why it waits and nothing is pressed in its pane. One stage
 // and one worker serve all cases, each of which leaves it idle.
 func TestBriefWaitsForItsWorker(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
 	s := newStage(t, ctx)
@@ -187,6 +188,7 @@ func reconnect(t *testing.T, ctx context.Context, m *fleet.Main) {
 // worker and answered. Fails when it is pasted, cut, or its answer is not
 // known to be one.
 func TestLongBriefIsAnnouncedAndRead(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	s := newStage(t, ctx)

@@ -134,6 +134,9 @@ func (h *Host) Ready(ctx context.Context) error {
 	h.mu.Lock()
 	exited := h.exited
 	h.mu.Unlock()
+	if exited == nil {
+		return errors.New(h.Name + " was not started")
+	}
 	return h.until(ctx, exited, func() bool {
 		res, err := http.Get("http://" + h.Addr + "/readyz")
 		if err != nil {
