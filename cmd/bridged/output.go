@@ -23,7 +23,7 @@ func (a *app) emit(v any, human func(w *printer)) error {
 		a.settle(false)
 	case unseen:
 		a.settle(false)
-		a.note("standard output is closed; mail that could not be shown is kept, fetch it with bridged poll")
+		return fault.New(fault.Internal, "standard output is closed; mail that could not be shown is kept, fetch it with bridged poll")
 	}
 	return err
 }

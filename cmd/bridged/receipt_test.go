@@ -58,7 +58,7 @@ func TestMailIsReadWhenItIsPrinted(t *testing.T) {
 		{name: "printed", want: true},
 		{name: "write fails", write: full, code: 1},
 		{name: "close fails", close: full, code: 1},
-		{name: "closed before", nowhere: true},
+		{name: "closed before", nowhere: true, code: 1},
 		{name: "as an error", call: failed, want: true, code: 1},
 		{name: "as an error, unseen", call: failed, stderr: full, code: 1},
 		{name: "as an error, closed before", call: failed, nowhere: true, code: 1},
