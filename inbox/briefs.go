@@ -104,13 +104,21 @@ func (in *Inbox) briefOf(gid, msgID string) (brief store.Brief, found bool, err 
 	return brief, found, err
 }
 
-// briefs lists the briefs of gid, the oldest first.
+// briefs lists the briefs of gid, the oldest first, with those that a client
+// has been given just now.
 func (in *Inbox) briefs(gid string) (all []store.Brief, err error) {
+	given := in.givenJustNow(gid) // first: what leaves here is on record
 	err = in.cfg.Store.View(func(tx *store.Tx) (err error) {
 		all, err = tx.Briefs(gid)
 		return err
 	})
-	return slices.DeleteFunc(all, func(b store.Brief) bool { return b.State == briefMail }), err
+	all = slices.DeleteFunc(all, func(b store.Brief) bool { return b.State == briefMail })
+	for _, g := range given {
+		if !slices.ContainsFunc(all, func(b store.Brief) bool { return b.MsgID == g.MsgID }) {
+			all = append(all, g)
+		}
+	}
+	return all, err
 }
 
 // OpenBriefs lists what gid was given and has not answered, the oldest first.
@@ -124,8 +132,7 @@ func (in *Inbox) OpenBriefs(gid string) ([]store.Brief, error) {
 // which may have been answered before, else the only open one (design §7), else
 // the only one in doubt: whoever answers must have got something.
 func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
-	given := in.givenJustNow(gid) // first: what leaves here is on record
-	if msgID != "" {              // what is no id is answered with the list of those that are
+	if msgID != "" { // what is no id is answered with the list of those that are
 		if b, found, err := in.briefOf(gid, msgID); err == nil && found && b.State != briefMail {
 			return b, nil
 		}
@@ -133,11 +140,6 @@ func (in *Inbox) BriefToAnswer(gid, msgID string) (store.Brief, error) {
 	all, err := in.briefs(gid)
 	if err != nil {
 		return store.Brief{}, err
-	}
-	for _, g := range given {
-		if !slices.ContainsFunc(all, func(b store.Brief) bool { return b.MsgID == g.MsgID }) {
-			all = append(all, g)
-		}
 	}
 	var open, doubt []store.Brief
 	for _, b := range all {
