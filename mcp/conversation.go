@@ -17,6 +17,7 @@ import (
 type Sender interface {
 	Send(ctx context.Context, r outbox.Request) (outbox.Sent, error)
 	Reply(ctx context.Context, a outbox.Answer) (outbox.Sent, error)
+	AnsweredUnder(gid, key string) (brief store.Brief, found bool, err error)
 	Watch(msgID string) *outbox.Watch
 	Ask(ctx context.Context, q outbox.Question) (*outbox.Turn, error)
 	Broadcast(ctx context.Context, b outbox.Broadcast) (outbox.Spread, error)
@@ -478,7 +479,7 @@ func (c *Conversation) Reply(ctx context.Context, a ReplyArgs) (ReplyResult, err
 	if err != nil {
 		return ReplyResult{}, err
 	}
-	brief, err := c.Mailbox.BriefToAnswer(who.GID, a.InReplyTo)
+	brief, err := c.answered(who.GID, a)
 	if err != nil {
 		return ReplyResult{}, err
 	}
@@ -494,4 +495,25 @@ func (c *Conversation) Reply(ctx context.Context, a ReplyArgs) (ReplyResult, err
 		State: StateQueued, MsgID: sent.MsgID, TraceID: sent.TraceID, InReplyTo: brief.MsgID,
 		To: sent.To.Address(), Held: c.Mailbox.Held(who.GID),
 	}, nil
+}
+
+// answered is the brief that a reply is for. One repeated under its key means
+// the brief that it meant the first time, whatever is open by now. The key is
+// looked at last: it is on record as soon as the brief is answered.
+func (c *Conversation) answered(gid string, a ReplyArgs) (store.Brief, error) {
+	brief, err := c.Mailbox.BriefToAnswer(gid, a.InReplyTo)
+	if a.IdempotencyKey == "" {
+		return brief, err
+	}
+	first, found, keyErr := c.Sender.AnsweredUnder(gid, a.IdempotencyKey)
+	switch {
+	case keyErr != nil:
+		return brief, keyErr
+	case !found || a.InReplyTo != "" && a.InReplyTo != first.MsgID || brief.MsgID == first.MsgID:
+		return brief, err
+	}
+	if brief, err = c.Mailbox.BriefToAnswer(gid, first.MsgID); fault.Is(err, fault.BadRequest) {
+		return first, nil // its record is gone
+	}
+	return brief, err
 }

@@ -20,6 +20,8 @@ type call struct {
 	sent Sent
 	err  error
 	left bool // its caller gave up, so its error says nothing to others
+
+	answers store.Brief // of a reply
 }
 
 // once makes one message of all calls with one key (design §5): a call that
@@ -31,7 +33,7 @@ func (o *Outbox) once(ctx context.Context, r Request) (Sent, error) {
 		o.mu.Lock()
 		running := o.calls[id]
 		if running == nil {
-			running = &call{done: make(chan struct{}), hash: r.hash()}
+			running = &call{done: make(chan struct{}), hash: r.hash(), answers: r.answers}
 			o.calls[id] = running
 			o.mu.Unlock()
 			return o.lead(ctx, r, id, running)
@@ -72,16 +74,11 @@ func conflict(key string) error {
 
 // first sends, unless the key stands for a message that was not refused.
 func (o *Outbox) first(ctx context.Context, r Request) (Sent, error) {
-	var k store.Key
-	var known bool
-	err := o.cfg.Store.View(func(tx *store.Tx) (err error) {
-		k, known, err = tx.KeyOf(r.From, r.Key)
-		return err
-	})
+	k, known, err := o.keyOf(r.From, r.Key)
 	switch {
 	case err != nil:
 		return Sent{}, err
-	case !known || o.cfg.Now().Sub(time.UnixMilli(k.At)) >= keyLife:
+	case !known:
 		return o.dispatch(ctx, r, o.id(r))
 	case k.Hash != r.hash():
 		return Sent{}, conflict(r.Key)
@@ -138,9 +135,31 @@ func stateOf(sent Sent, in store.Intent) (Sent, error) {
 	return sent, nil
 }
 
+// keyOf is what a key of gid stands for, while it does.
+func (o *Outbox) keyOf(gid, key string) (k store.Key, known bool, err error) {
+	err = o.cfg.Store.View(func(tx *store.Tx) (err error) {
+		k, known, err = tx.KeyOf(gid, key)
+		return err
+	})
+	return k, known && o.cfg.Now().Sub(time.UnixMilli(k.At)) < keyLife, err
+}
+
+// AnsweredUnder is the brief that gid answered, or is answering, under key. It
+// holds what a repeated call needs; the brief's own record may be gone by now.
+func (o *Outbox) AnsweredUnder(gid, key string) (brief store.Brief, found bool, err error) {
+	o.mu.Lock()
+	running := o.calls[gid+"\n"+key]
+	o.mu.Unlock()
+	if running != nil {
+		return running.answers, running.answers.MsgID != "", nil
+	}
+	k, known, err := o.keyOf(gid, key)
+	return store.Brief{GID: gid, MsgID: k.InReplyTo, Sender: k.To}, known && k.InReplyTo != "", err
+}
+
 func (o *Outbox) key(r Request, env *envelope.Envelope) store.Key {
 	return store.Key{
 		MsgID: env.MsgID, TraceID: env.TraceID, Hash: r.hash(), At: o.cfg.Now().UnixMilli(),
-		ExpiresAt: env.ExpiresAt, Call: string(r.kind), To: r.target.GID,
+		ExpiresAt: env.ExpiresAt, Call: string(r.kind), To: r.target.GID, InReplyTo: r.answers.MsgID,
 	}
 }

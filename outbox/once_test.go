@@ -37,6 +37,37 @@ func TestAKeyStandsForOneMessageForADay(t *testing.T) {
 	}
 }
 
+// Fault: a repeated reply that does not know what it answered, or still does a
+// day later; a message that counts as a reply.
+func TestAKeyKnowsWhatItsReplyAnswered(t *testing.T) {
+	w := newWorld(t)
+	b := brief()
+	want := func(key, msgID string) {
+		t.Helper()
+		got, found, err := w.out.AnsweredUnder(aide, key)
+		if err != nil || found != (msgID != "") || found && (got.MsgID != msgID || got.Sender != b.Sender) {
+			t.Errorf("%s: %+v, %v, %v", key, got, found, err)
+		}
+	}
+	want("r", "")
+	began, free := w.blocked()
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.out.Reply(context.Background(), Answer{From: aide, Brief: b, Content: []byte("done"), Key: "r"})
+		done <- err
+	}()
+	<-began
+	want("r", b.MsgID)
+	free()
+	must(t, <-done)
+	w.crash()
+	want("r", b.MsgID)
+	w.sent(Request{From: aide, Key: "s"})
+	want("s", "")
+	w.clock.add(24 * time.Hour)
+	want("r", "")
+}
+
 // Fault: a repeated call that learns nothing of what became of its message.
 func TestARepeatedCallLearnsWhatBecameOfIt(t *testing.T) {
 	w := newWorld(t)

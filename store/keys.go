@@ -24,6 +24,7 @@ type Key struct {
 	TraceID   string   // of that message
 	ExpiresAt int64    // end of its life, Unix ms
 	To        string   `json:",omitempty"` // gid of its recipient; of a broadcast ""
+	InReplyTo string   `json:",omitempty"` // of a reply: the brief that it answers
 	Call      string   // the call that used it: send, reply, broadcast, spawn
 	Hash      [32]byte `json:"-"` // of content and recipient
 	At        int64    `json:"-"` // Unix ms

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"fleetd/fault"
 	"fleetd/mcp"
 )
 
@@ -40,6 +41,59 @@ func TestARepeatedSendGetsItsAnswerAgain(t *testing.T) {
 	rest, err := bob.Poll(ctx, map[string]any{})
 	if err != nil || len(rest.Messages) != 0 {
 		t.Errorf("bob got %+v, %v", rest, err)
+	}
+}
+
+// A reply repeated under its idempotency key, without a word of which brief it
+// answers, is the first reply, whatever else is open by then and after a
+// restart. Fails when it is refused, answers another brief, or takes other
+// content for the same.
+func TestARepeatedReplyIsTheFirst(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	a := addHost(t, ctx, newFleet(t, ""), "hosta")
+	alice, bob := addMain(t, ctx, a, "alice"), addMain(t, ctx, a, "bob")
+	brief := func(content string) mcp.SendResult {
+		t.Helper()
+		sent, err := alice.Send(ctx, map[string]any{"to": "bob", "content": content})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := bob.Poll(ctx, map[string]any{"wait_seconds": 20}); err != nil || len(got.Messages) != 1 {
+			t.Fatalf("bob got %+v, %v", got, err)
+		}
+		return sent
+	}
+	reply := func(content string) (r mcp.ReplyResult, err error) {
+		err = bob.Call(ctx, "bridge_reply", map[string]any{"content": content, "idempotency_key": "k1"}, &r)
+		return r, err
+	}
+	sent := brief("how many?")
+	first, err := reply("three")
+	if err != nil || first.InReplyTo != sent.MsgID {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	again := func(when string) {
+		t.Helper()
+		r, err := reply("three")
+		if err != nil || r.MsgID != first.MsgID || r.State != first.State || r.InReplyTo != sent.MsgID {
+			t.Errorf("%s: the repeated reply came to %+v, %v; the first was %+v", when, r, err, first)
+		}
+		if r, err := reply("four"); !fault.Is(err, fault.Conflict) {
+			t.Errorf("%s: other content came to %+v, %v", when, r, err)
+		}
+	}
+	again("nothing open")
+	brief("and now?")
+	again("another brief open")
+	restart(t, ctx, a)
+	reconnect(t, ctx, alice)
+	reconnect(t, ctx, bob)
+	again("after a restart")
+	pullReply(t, ctx, alice, sent, "three")
+	if rest, err := alice.Poll(ctx, map[string]any{}); err != nil || len(rest.Messages) != 0 {
+		t.Errorf("alice got more: %+v, %v", rest, err)
 	}
 }
 
