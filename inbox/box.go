@@ -23,8 +23,13 @@ type box struct {
 	filling sync.Mutex                  // one refill at a time; taken before mu
 	started bool                        // guarded by Inbox.mu
 
+	life   context.Context // until the entity's end begins
+	retire context.CancelFunc
+
 	mu     sync.Mutex
 	entity store.Entity
+	tokens context.Context // until its tokens are replaced, or life ends
+	revoke context.CancelFunc
 	items  list.List // of *item, in order of arrival
 	byID   map[string]*item
 	index  map[string]store.Held // broker mail held by an earlier run
@@ -73,10 +78,29 @@ func newBox(e store.Entity, later func(func(*store.Tx) error)) *box {
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), over: make(chan struct{}),
 		byID: map[string]*item{}, index: map[string]store.Held{}, ended: map[string][32]byte{},
 	}
+	b.life, b.retire = context.WithCancel(context.Background())
+	b.tokens, b.revoke = context.WithCancel(b.life)
+	if Ended(e) {
+		b.retire()
+	}
 	if e.State == Gone {
 		close(b.over)
 	}
 	return b
+}
+
+// renew ends whatever an earlier token of the entity opened.
+func (b *box) renew() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.revoke()
+	b.tokens, b.revoke = context.WithCancel(b.life)
+}
+
+func (b *box) lease() context.Context {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tokens
 }
 
 func (b *box) snapshot() store.Entity {
@@ -92,6 +116,9 @@ func (b *box) become(e store.Entity) {
 	b.missing = absence{}
 	b.interrupt()
 	b.mu.Unlock()
+	if Ended(e) {
+		b.retire()
+	}
 	poke(b.changed)
 	poke(b.wake)
 }

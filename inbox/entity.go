@@ -82,7 +82,11 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 	if created {
 		in.insert(newBox(e, in.cfg.Store.Later))
 	} else {
-		in.box(e.GID).become(e)
+		b := in.box(e.GID)
+		b.become(e)
+		if token != "" {
+			b.renew()
+		}
 	}
 	in.cfg.Changed(e)
 	return e, token, created, nil
@@ -181,8 +185,30 @@ func (in *Inbox) Entity(gid string) (store.Entity, bool) {
 	return b.snapshot(), true
 }
 
-// ByToken returns the live entity whose token this is.
-func (in *Inbox) ByToken(token string) (store.Entity, bool) {
+// ByToken returns the live entity whose token this is. The lease ends when the
+// token is replaced or the entity's end begins.
+func (in *Inbox) ByToken(token string) (e store.Entity, lease context.Context, ok bool) {
+	if e, ok = in.owner(token); !ok {
+		return store.Entity{}, nil, false
+	}
+	b := in.box(e.GID)
+	if b == nil {
+		return store.Entity{}, nil, false
+	}
+	lease = b.lease()
+	e, ok = in.owner(token) // the lease may be that of the token after
+	return e, lease, ok
+}
+
+// Life ends when the end of the entity begins; nil if nobody has that gid.
+func (in *Inbox) Life(gid string) context.Context {
+	if b := in.box(gid); b != nil {
+		return b.life
+	}
+	return nil
+}
+
+func (in *Inbox) owner(token string) (store.Entity, bool) {
 	var gid string
 	var found bool
 	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {

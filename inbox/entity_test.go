@@ -52,6 +52,48 @@ func TestARegistrationIsChecked(t *testing.T) {
 	same(t, "entities", 1, len(w.in.Entities()))
 }
 
+// Fails if what a token opened outlives the token or its entity, or if another
+// registration, or a new token for somebody else, ends it.
+func TestALeaseEndsWithItsToken(t *testing.T) {
+	w := newWorld(t)
+	register := func(r Registration) string {
+		t.Helper()
+		r.Kind = Main
+		_, token, _, err := w.in.Register(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token
+	}
+	lease := func(token string) context.Context {
+		t.Helper()
+		_, lease, ok := w.in.ByToken(token)
+		if !ok {
+			t.Fatal("the token is not known")
+		}
+		return lease
+	}
+	ended := func(leases ...context.Context) (all []bool) {
+		for _, l := range leases {
+			all = append(all, l.Err() != nil)
+		}
+		return all
+	}
+	old := lease(register(Registration{Name: "m"}))
+	e, _ := w.in.ByName("m")
+	life := w.in.Life(e.GID)
+	register(Registration{Name: "m", Groups: []string{"g"}})
+	register(Registration{Name: "other"})
+	register(Registration{Name: "other", NewToken: true})
+	same(t, "registered again", []bool{false, false}, ended(old, life))
+	young := lease(register(Registration{Name: "m", NewToken: true}))
+	same(t, "a new token", []bool{true, false, false}, ended(old, young, life))
+	if _, err := w.in.Unregister(t.Context(), "m"); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "unregistered", []bool{true, true}, ended(young, life))
+}
+
 // Fails if an entity is another one when it is registered again, or its token
 // is given away twice.
 func TestATokenIsGivenOnceAndANewOneReplacesIt(t *testing.T) {
@@ -68,7 +110,7 @@ func TestATokenIsGivenOnceAndANewOneReplacesIt(t *testing.T) {
 	again, none, recreated := register(Registration{Name: "m", Kind: Main})
 	same(t, "the second registration", []any{e, "", false, true}, []any{again, none, recreated, created})
 	owner := func(token string) string {
-		e, _ := w.in.ByToken(token)
+		e, _, _ := w.in.ByToken(token)
 		return e.Name
 	}
 	same(t, "owner", "m", owner(first))

@@ -22,7 +22,7 @@ func TestAReservedWorkerLivesOnceItIsLaunched(t *testing.T) {
 	if err != nil || e.GID != first || e.Name != "aide" {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	if who, ok := w.in.ByToken(token); !ok || who.GID != first {
+	if who, _, ok := w.in.ByToken(token); !ok || who.GID != first {
 		t.Errorf("the token is that of %+v", who)
 	}
 	same(t, "told before it is ready", []string(nil), told)
@@ -58,7 +58,7 @@ func TestADiscardedWorkerNeverWas(t *testing.T) {
 	if err := w.in.Discard(t.Context(), e.GID, also); err != nil {
 		t.Fatal(err)
 	}
-	_, known := w.in.ByToken(token)
+	_, _, known := w.in.ByToken(token)
 	same(t, "its token counts", false, known)
 	same(t, "its mail", 0, len(w.held(e.GID)))
 	w.restart()

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -75,6 +76,8 @@ func (a *adapter) call(ctx context.Context, v verb, req mcpgo.CallToolRequest) (
 func run(ctx context.Context, log hclog.Logger, v verb, c call) (result any, f *fault.Error) {
 	ctx, done := untilStopped(ctx)
 	defer done()
+	ctx, release := untilRevoked(ctx)
+	defer release()
 	defer func() {
 		if p := recover(); p != nil {
 			ReceiptFrom(ctx).Settle(false)
@@ -83,11 +86,15 @@ func run(ctx context.Context, log hclog.Logger, v verb, c call) (result any, f *
 		}
 	}()
 	r, err := c.run(ctx)
-	if ctx.Err() != nil && context.Cause(ctx) != errStopping {
+	cause := context.Cause(ctx)
+	switch {
+	case revoked(ctx) && (ReceiptFrom(ctx).Pending() || errors.Is(err, context.Canceled)): // what carries no mail may be told
+		ReceiptFrom(ctx).Settle(false)
+		return nil, noLonger()
+	case cause != nil && cause != errStopping && cause != errRevoked:
 		ReceiptFrom(ctx).Settle(false)
 		return nil, cancelled(ctx.Err())
-	}
-	if err != nil {
+	case err != nil:
 		return nil, answer(ctx, err)
 	}
 	return r, nil

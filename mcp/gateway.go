@@ -326,6 +326,9 @@ type Caller struct {
 	GID  string
 	Name string
 	Kind string
+	// Lease ends when this identity stops being good: its token was replaced,
+	// or its entity ends. nil: never.
+	Lease context.Context
 }
 
 type callerKey struct{}

@@ -1,6 +1,8 @@
 package mcp
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -98,6 +100,34 @@ func (s *Server) identifySocket(r *http.Request) (identity, *fault.Error) {
 	}
 	id.caller, id.entity = c, true
 	return id, nil
+}
+
+var errRevoked = errors.New("the identity was revoked")
+
+// untilRevoked returns a context that ends when the caller's identity stops
+// being good, so that whoever waits under it does no longer. done must be called.
+func untilRevoked(ctx context.Context) (_ context.Context, done func()) {
+	c, _ := CallerFrom(ctx)
+	if c.Lease == nil {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.Lease, func() { cancel(errRevoked) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// revoked reports whether the caller's identity is no longer good.
+func revoked(ctx context.Context) bool {
+	c, _ := CallerFrom(ctx)
+	return c.Lease != nil && c.Lease.Err() != nil
+}
+
+func noLonger() *fault.Error {
+	return fault.Wrap(errRevoked, fault.NotAuthenticated,
+		"this identity was revoked during the call: its token was replaced, or it was unregistered. What was accepted stays accepted; connect with the new token, or register again.")
 }
 
 func noToken() *fault.Error {

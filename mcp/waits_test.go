@@ -104,6 +104,64 @@ func TestClientCancelsItsOwnCall(t *testing.T) {
 	})
 }
 
+// leased are identities that can be revoked.
+type leased struct {
+	fakeIdentities
+	lease context.Context
+}
+
+func (l leased) ByToken(t string) (Caller, bool) {
+	c, ok := l.fakeIdentities.ByToken(t)
+	c.Lease = l.lease
+	return c, ok
+}
+
+// Fails if a call waits on under an identity that was revoked, or if one that
+// was faster than its end hands mail over.
+func TestARevokedCallerWaitsNoLonger(t *testing.T) {
+	begun, release, settled := make(chan struct{}, 1), make(chan struct{}), make(chan bool, 1)
+	for name, poll := range map[string]func(context.Context, PollArgs) (PollResult, error){
+		"waiting": blocked(begun),
+		"with mail": func(ctx context.Context, _ PollArgs) (PollResult, error) {
+			begun <- struct{}{}
+			<-release
+			OnWritten(ctx, func(written bool) { settled <- written })
+			return PollResult{Messages: []Message{{Content: "secret content"}}}, nil
+		},
+	} {
+		for _, path := range []string{"tool", "rest"} {
+			t.Run(name+" "+path, func(t *testing.T) {
+				lease, revoke := context.WithCancel(t.Context())
+				defer revoke()
+				r := start(t, with(&fakeGateway{poll: poll}), func(s *Server) { s.Identities = leased{lease: lease} })
+				var done <-chan string
+				if path == "tool" {
+					done, _ = blockingPoll(t, dial(t, r.url, "tok-ann", eras["modern"]), map[string]any{"wait_seconds": 200})
+				} else {
+					answer := make(chan string, 1)
+					done = answer
+					go func() {
+						_, body, _ := r.do(t, request{method: "POST", path: "/api/v1/poll", body: `{"wait_seconds": 200}`,
+							header: map[string]string{"Authorization": "Bearer tok-ann"}})
+						answer <- body
+					}()
+				}
+				receive(t, "the call", begun)
+				revoke()
+				if name == "with mail" {
+					release <- struct{}{}
+				}
+				if text := receive(t, "the end of the call", done); !strings.Contains(text, "NOT_AUTHENTICATED") || strings.Contains(text, "secret") {
+					t.Errorf("it ended with %s", text)
+				}
+				if name == "with mail" && receive(t, "the receipt", settled) {
+					t.Error("the mail counts as handed over")
+				}
+			})
+		}
+	}
+}
+
 // Fails if a waiting call gives no sign of life before its answer, if progress
 // goes to the session's GET stream, where it keeps nobody patient, or if it is
 // sent to a client that did not ask.

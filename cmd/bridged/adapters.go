@@ -214,10 +214,14 @@ func (p panes) Close(ctx context.Context, gid string, at inbox.Pane) error {
 type identities struct{ g *gateway }
 
 func (i identities) ByToken(token string) (mcp.Caller, bool) {
-	return asCaller(i.g.inbox.ByToken(token))
+	e, lease, ok := i.g.inbox.ByToken(token)
+	return asCaller(e, lease), ok
 }
 
-func (i identities) ByName(name string) (mcp.Caller, bool) { return asCaller(i.g.inbox.ByName(name)) }
+func (i identities) ByName(name string) (mcp.Caller, bool) {
+	e, ok := i.g.inbox.ByName(name)
+	return asCaller(e, i.g.inbox.Life(e.GID)), ok
+}
 
 func (i identities) DefaultMain() (mcp.Caller, bool) {
 	if i.g.cfg.MCP.DefaultMain == "" {
@@ -226,8 +230,8 @@ func (i identities) DefaultMain() (mcp.Caller, bool) {
 	return i.ByName(i.g.cfg.MCP.DefaultMain)
 }
 
-func asCaller(e store.Entity, ok bool) (mcp.Caller, bool) {
-	return mcp.Caller{GID: e.GID, Name: e.Name, Kind: e.Kind}, ok
+func asCaller(e store.Entity, lease context.Context) mcp.Caller {
+	return mcp.Caller{GID: e.GID, Name: e.Name, Kind: e.Kind, Lease: lease}
 }
 
 // traces reads the store's log of flows.
