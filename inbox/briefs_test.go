@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -172,6 +173,12 @@ func TestAReportSaysWhatToDo(t *testing.T) {
 	} {
 		text := Sentence(&envelope.Envelope{Kind: c.kind, Reason: string(c.reason), InReplyTo: "ID"}, "a@hosta")
 		wants(t, fault.New("X", "%s", text), "X", "ID", "a@hosta", c.word)
+	}
+	for _, kind := range []envelope.Kind{envelope.Failed, envelope.Abandoned} { // also of a main, which has no pane
+		text := Sentence(&envelope.Envelope{Kind: kind, Reason: string(fault.PaneGone)}, "m@hosta")
+		if strings.Contains(text, "worker") || strings.Contains(text, "pane") || !strings.Contains(text, "its recipient") {
+			t.Errorf("of a main: %q", text)
+		}
 	}
 	same(t, "other mail", "", Sentence(&envelope.Envelope{Kind: envelope.Send}, "a"))
 }

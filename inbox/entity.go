@@ -114,16 +114,11 @@ func (in *Inbox) record(ctx context.Context, e store.Entity, token string, also 
 }
 
 func checkRegistration(r Registration) error {
-	switch {
-	case !envelope.ValidName(r.Name):
-		return fault.New(fault.BadRequest, "%q is no name: use lower-case letters, digits and dashes, a letter first, at most 63", r.Name)
-	case r.Kind != Worker && r.Kind != Main && r.Kind != Orchestrator:
-		return fault.New(fault.BadRequest, "%q is no kind: it is worker (an agent in a pane), main or orchestrator (an MCP client)", r.Kind)
+	if err := envelope.CheckMember(r.Name, r.Groups); err != nil {
+		return err
 	}
-	for _, g := range r.Groups {
-		if !envelope.ValidName(g) {
-			return badGroup(g)
-		}
+	if r.Kind != Worker && r.Kind != Main && r.Kind != Orchestrator {
+		return fault.New(fault.BadRequest, "%q is no kind: it is worker (an agent in a pane), main or orchestrator (an MCP client)", r.Kind)
 	}
 	return nil
 }

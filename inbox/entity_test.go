@@ -28,6 +28,14 @@ func wants(t *testing.T, err error, code fault.Code, words ...string) {
 	}
 }
 
+// many is n names of groups.
+func many(n int) (groups []string) {
+	for i := range n {
+		groups = append(groups, fmt.Sprintf("g%d", i))
+	}
+	return groups
+}
+
 // Fails if a wrong registration is taken, or refused without the reason.
 func TestARegistrationIsChecked(t *testing.T) {
 	w := newWorld(t)
@@ -41,6 +49,8 @@ func TestARegistrationIsChecked(t *testing.T) {
 		{Registration{Name: "all", Kind: Main}, fault.BadRequest, `"all"`},
 		{Registration{Name: "x", Kind: "boss"}, fault.BadRequest, `"boss"`},
 		{Registration{Name: "x", Kind: Main, Groups: []string{"fine", "not fine"}}, fault.BadRequest, `"not fine"`},
+		{Registration{Name: "x", Kind: Main, Groups: many(33)}, fault.TooLarge, "33 groups"},
+		{Registration{Name: "a", Kind: Worker, Groups: many(33)}, fault.TooLarge, "33 groups"},
 		{Registration{Name: "x", Kind: Main, Pane: "pane-a"}, fault.Conflict, "belongs to a"},
 		{Registration{Name: "x", Kind: Worker, Pane: "nowhere"}, fault.BadRequest, "nowhere"},
 		{Registration{Name: "x", Kind: Worker, Pane: "pane-a"}, fault.Conflict, "belongs to a"},

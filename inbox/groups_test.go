@@ -33,11 +33,11 @@ func TestAnEntityJoinsAndLeavesGroups(t *testing.T) {
 		}
 	}
 	var many []string
-	for i := range groupsMost {
+	for i := range envelope.MaxGroups {
 		many = append(many, fmt.Sprintf("g%d", i))
 	}
 	if _, code := change(many, nil); code != fault.TooLarge {
-		t.Errorf("%d groups: %s", groupsMost+2, code)
+		t.Errorf("%d groups: %s", envelope.MaxGroups+2, code)
 	}
 	if !w.in.Member(e.GID, "c") || w.in.Member(e.GID, "b") || w.in.Member(e.GID, "all") {
 		t.Error("membership is not what it was changed to")

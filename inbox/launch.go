@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
 )
@@ -33,7 +34,8 @@ func (in *Inbox) Reserve(ctx context.Context, r Reservation, also func(*store.Tx
 	for n := 1; e.Name == ""; n++ {
 		name := r.Base
 		if n > 1 {
-			name = fmt.Sprintf("%s-%d", r.Base, n)
+			number := fmt.Sprintf("-%d", n)
+			name = r.Base[:min(len(r.Base), envelope.MaxName-len(number))] + number
 		}
 		if _, taken := in.ByName(name); !taken {
 			e.Name = name

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"fleetd/fault"
@@ -43,6 +44,25 @@ func TestAReservedWorkerLivesOnceItIsLaunched(t *testing.T) {
 	env := w.brief(first, "x")
 	w.broker.publish(first, env)
 	w.awaitScreen("p", env)
+}
+
+// Fails when a worker is reserved that could be announced to nobody, or when
+// something of one that is refused is stored.
+func TestAReservedWorkerCanBeAnnounced(t *testing.T) {
+	w := newWorld(t)
+	stored := false
+	also := func(*store.Tx, store.Entity) error { stored = true; return nil }
+	_, _, err := w.in.Reserve(t.Context(), Reservation{GID: newID(), Base: "aide", Groups: many(33)}, also)
+	wants(t, err, fault.TooLarge, "33 groups")
+	same(t, "stored", false, stored)
+	same(t, "entities", 0, len(w.in.Entities()))
+	longest := strings.Repeat("a", 63)
+	for _, want := range []string{longest, longest[:61] + "-2", longest[:61] + "-3"} {
+		e, _, err := w.in.Reserve(t.Context(), Reservation{GID: newID(), Base: longest, Groups: many(32)}, also)
+		if err != nil || e.Name != want {
+			t.Errorf("it is %s, want %s (%v)", e.Name, want, err)
+		}
+	}
 }
 
 // Fails when a launch that failed leaves a token, a name or a record, or when

@@ -25,7 +25,7 @@ func Sentence(e *envelope.Envelope, from string) string {
 	case envelope.Injected:
 		return what + " has been handed over; an answer will come as mail."
 	case envelope.Abandoned:
-		return what + " will not be answered: its worker ended before it did. Send it to somebody else if it still matters."
+		return what + " will not be answered: its recipient ended before it did. Send it to somebody else if it still matters."
 	case envelope.Failed:
 		return what + " " + failed(fault.Code(e.Reason))
 	}
@@ -39,7 +39,7 @@ func failed(reason fault.Code) string {
 	case fault.InDoubt:
 		return "is in doubt: it may or may not have been handed over. Do not send it again blindly; ask the recipient or look at its pane."
 	case fault.PaneGone:
-		return "was not handed over: the worker's pane has ended. Send it to somebody else."
+		return "was not handed over: its recipient has ended and will not come back. Send it to somebody else."
 	case fault.InboxFull:
 		return "was not accepted: the inbox is full. Wait until it has been read, then send it again."
 	case fault.Unroutable:

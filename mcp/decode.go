@@ -132,6 +132,8 @@ func fieldsOf(t reflect.Type) []field {
 
 func typeWords(t reflect.Type) string {
 	switch t.Kind() {
+	case reflect.Pointer:
+		return typeWords(t.Elem())
 	case reflect.String:
 		return "text"
 	case reflect.Int:

@@ -25,7 +25,7 @@ type SpawnArgs struct {
 	Host           string   `json:"host,omitempty"` // "": this one
 	Name           string   `json:"name,omitempty"`
 	Groups         []string `json:"groups,omitempty"`
-	Task           string   `json:"task,omitempty"`
+	Task           *string  `json:"task,omitempty"`            // nil: none
 	TimeoutSeconds int      `json:"timeout_seconds,omitempty"` // 0: 90
 	IdempotencyKey string   `json:"idempotency_key,omitempty"`
 }
@@ -113,11 +113,14 @@ func (c *Conversation) Spawn(ctx context.Context, a SpawnArgs) (SpawnResult, err
 	if err != nil {
 		return SpawnResult{}, err
 	}
-	if a.Task != "" && strings.TrimSpace(a.Task) == "" {
-		return SpawnResult{}, fault.New(fault.BadContent, "the task is empty; write what it is to do, or leave it out")
+	task := ""
+	if a.Task != nil {
+		if task = *a.Task; strings.TrimSpace(task) == "" {
+			return SpawnResult{}, fault.New(fault.BadContent, "the task is empty; write what it is to do, or leave it out")
+		}
 	}
 	got, err := c.Control.Spawn(ctx, control.Request{
-		From: who.GID, Profile: a.Profile, Host: a.Host, Name: a.Name, Groups: a.Groups, Task: a.Task,
+		From: who.GID, Profile: a.Profile, Host: a.Host, Name: a.Name, Groups: a.Groups, Task: task,
 		Timeout: a.timeout(), Key: a.IdempotencyKey,
 	})
 	if err != nil {

@@ -85,17 +85,27 @@ func (o *Outbox) id(r Request) string {
 
 // check refuses what no recipient could take. Nothing has happened yet.
 func (o *Outbox) check(r Request) error {
+	if err := o.CheckContent(r.Content); err != nil {
+		return err
+	}
 	switch {
-	case len(bytes.TrimSpace(r.Content)) == 0:
-		return fault.New(fault.BadContent, "the content is empty; write what you want to say")
-	case len(r.Content) > o.cfg.ContentBytes:
-		return fault.New(fault.TooLarge, "the content has %d bytes, the limit is %d; put it into a file and send its path, or split it", len(r.Content), o.cfg.ContentBytes)
-	case !utf8.Valid(r.Content):
-		return fault.New(fault.BadContent, "the content is not valid UTF-8; send text, and binary data as a file path")
 	case r.Life < 0 || r.Life > o.cfg.MaxLife:
 		return fault.New(fault.BadRequest, "a message lives for 1 second to %s; choose expires_in_seconds within that", o.cfg.MaxLife)
 	case r.hops() > maxHops:
 		return fault.New(fault.Loop, "this exchange went back and forth %d times; it was stopped, ask a person whether to go on", maxHops)
+	}
+	return nil
+}
+
+// CheckContent says why no message could have that content.
+func (o *Outbox) CheckContent(content []byte) error {
+	switch {
+	case len(bytes.TrimSpace(content)) == 0:
+		return fault.New(fault.BadContent, "the content is empty; write what you want to say")
+	case len(content) > o.cfg.ContentBytes:
+		return fault.New(fault.TooLarge, "the content has %d bytes, the limit is %d; put it into a file and send its path, or split it", len(content), o.cfg.ContentBytes)
+	case !utf8.Valid(content):
+		return fault.New(fault.BadContent, "the content is not valid UTF-8; send text, and binary data as a file path")
 	}
 	return nil
 }

@@ -45,6 +45,9 @@ func (tx *Tx) Spawn(id string) (Spawn, bool, error) { return getByID[Spawn](tx, 
 // Spawns returns all spawns, in order of their ids.
 func (tx *Tx) Spawns() ([]Spawn, error) { return allByID[Spawn](tx, bucketSpawns) }
 
+// DeleteSpawn forgets a spawn, which need not exist.
+func (tx *Tx) DeleteSpawn(id string) error { return deleteByID(tx, bucketSpawns, id) }
+
 // PruneSpawns forgets the spawns that are more than 15 days old.
 func (tx *Tx) PruneSpawns(now time.Time) error {
 	all, err := tx.Spawns()

@@ -25,7 +25,7 @@ func (g *gateway) newControl(client *herdr.Client, injector *herdr.Injector, sig
 	cfg := control.Config{
 		Host: g.cfg.Host, Boot: g.boot, Store: g.store, Entities: workers{g}, Fleet: g.roster,
 		Launcher: launcher{g, &herdr.Launcher{Client: client, Injector: injector}},
-		Profiles: profiles(g.cfg.Profiles), Allows: g.cfg.Control.Allows, Brief: g.brief,
+		Profiles: profiles(g.cfg.Profiles), Allows: g.cfg.Control.Allows, Brief: g.brief, CheckTask: g.outbox.CheckContent,
 		NewID: newID, NewTrace: newTrace, Now: time.Now, Logger: g.log.Named("control"), BodyBytes: g.cfg.Limits.ContentBytes,
 	}
 	if g.cfg.Broker.URI != "" {

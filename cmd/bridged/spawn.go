@@ -10,7 +10,7 @@ import (
 
 func (a *app) spawnCmd() *cobra.Command {
 	var args mcp.SpawnArgs
-	timeout := seconds(0)
+	task, timeout := "", seconds(0)
 	cmd := &cobra.Command{
 		Use:   "spawn PROFILE",
 		Short: "Start an agent, here or on another host",
@@ -24,9 +24,15 @@ A launch that fails leaves nothing behind. After SPAWN_TIMEOUT the same call wit
 		GroupID: groupFleet,
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, _, err := a.dial(cmd)
+			c, cfg, err := a.dial(cmd)
 			if err != nil {
 				return err
+			}
+			if cmd.Flags().Changed("task") {
+				if task, err = a.content(task, true, cfg.Limits.ContentBytes); err != nil {
+					return err
+				}
+				args.Task = &task
 			}
 			args.Profile, args.TimeoutSeconds = pos[0], int(timeout)
 			r, err := c.Spawn(a.signals(cmd.Context()), args)
@@ -43,7 +49,7 @@ A launch that fails leaves nothing behind. After SPAWN_TIMEOUT the same call wit
 	cmd.Flags().StringVar(&args.Host, "host", "", "the `HOST` where it is to live (default: this one)")
 	cmd.Flags().StringVar(&args.Name, "name", "", "its `NAME` (default: the profile's, with a number where that is taken)")
 	cmd.Flags().StringSliceVar(&args.Groups, "group", nil, "a `GROUP` that it belongs to, beside those of the profile; can be repeated")
-	cmd.Flags().StringVar(&args.Task, "task", "", "send it this `TEXT` once it is ready")
+	cmd.Flags().StringVar(&task, "task", "", "send it this `TEXT` once it is ready; - reads it from standard input")
 	cmd.Flags().Var(&timeout, "timeout", "wait so long for it (default 90s, at most 4m)")
 	cmd.Flags().StringVar(&args.IdempotencyKey, "key", "", "idempotency `KEY`: the same call again starts nothing new for 24 h")
 	return cmd

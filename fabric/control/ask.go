@@ -1,9 +1,11 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -65,7 +67,7 @@ func (c *Control) Spawn(ctx context.Context, r Request) (Spawned, error) {
 	if r.Host == "" {
 		r.Host = c.cfg.Host
 	}
-	if err := check(r); err != nil {
+	if err := c.check(r); err != nil {
 		return Spawned{}, err
 	}
 	s, err := c.asked(ctx, r)
@@ -96,19 +98,22 @@ func (c *Control) Spawn(ctx context.Context, r Request) (Spawned, error) {
 	return Spawned{Target: t, TraceID: s.rec.TraceID, TaskID: s.rec.TaskID}, nil
 }
 
-func check(r Request) error {
+// check refuses what cannot come to be. Nothing is recorded yet.
+func (c *Control) check(r Request) error {
 	switch {
 	case !envelope.ValidName(r.Profile):
 		return fault.New(fault.BadRequest, "%q is no name of a profile; profiles are named in bridged.yaml of the host where the agent is to live", r.Profile)
 	case !envelope.ValidHost(r.Host):
 		return fault.New(fault.BadRequest, "%q is no host id; bridge_roster lists the hosts", r.Host)
-	case r.Name != "" && !envelope.ValidName(r.Name):
-		return fault.New(fault.BadRequest, "%q is no name: use lower-case letters, digits and dashes, a letter first, at most 63", r.Name)
 	}
-	for _, g := range r.Groups {
-		if !envelope.ValidName(g) {
-			return fault.New(fault.BadRequest, "%q is no group name: use lower-case letters, digits and dashes, a letter first; all is taken", g)
-		}
+	if err := envelope.CheckMember(cmp.Or(r.Name, r.Profile), r.Groups); err != nil {
+		return err
+	}
+	if r.Task == "" {
+		return nil
+	}
+	if err := c.cfg.CheckTask([]byte(r.Task)); err != nil {
+		return fault.Wrap(err, fault.CodeOf(err), "nothing was started, its task could not be sent: %s", fault.From(err).Sentence)
 	}
 	return nil
 }
@@ -337,9 +342,10 @@ func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
 	} else {
 		c.await(ctx, rec)
 		if t, err := c.cfg.Fleet.Resolve(rec.SpawnID); err == nil {
-			rec.Name, rec.Groups = t.Name, t.Groups
+			rec.Name = t.Name
 		}
 	}
+	rec.Groups = nil // nobody asks again
 	var owed error
 	if rec.Task != "" && o.spawned {
 		id, err := c.cfg.Brief(ctx, rec)
@@ -349,13 +355,18 @@ func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
 		owed = err
 	}
 	c.trace("concluded", rec, rec.State, strings.TrimSpace(rec.Code+" "+rec.Detail))
-	err := c.cfg.Store.Write(ctx, func(tx *store.Tx) error { return tx.PutSpawn(rec) })
+	err := c.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+		if rec.Key == rec.SpawnID && o.failure != nil && o.failure.refused() {
+			return errors.Join(tx.DeleteKey(rec.From, rec.Key), tx.DeleteSpawn(rec.SpawnID))
+		}
+		return tx.PutSpawn(rec)
+	})
 	c.mu.Lock()
 	s.rec = rec
 	c.mu.Unlock()
 	switch {
 	case owed != nil:
-		return fault.Wrap(owed, fault.CodeOf(owed), "%s lives, but its task was not sent: %s. Repeat the call with idempotency_key %q", rec.Name+"@"+rec.Host, fault.From(owed).Sentence, rec.Key)
+		return fault.Wrap(owed, fault.CodeOf(owed), "%s lives, but its task was not sent: %s. Repeat the call with idempotency_key %q", cmp.Or(rec.Name, rec.Profile)+"@"+rec.Host, strings.TrimSuffix(fault.From(owed).Sentence, "."), rec.Key)
 	case err != nil:
 		c.log.Error("the outcome of a spawn was not recorded; it will be asked for again", "spawn", rec.SpawnID, "error", err)
 	}

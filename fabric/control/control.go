@@ -106,11 +106,13 @@ type Config struct {
 	// Allows says whether host may do verb (spawn, stop) here.
 	Allows func(host, verb string) bool
 	// Brief sends the task of a spawned worker, once per spawn.
-	Brief    func(ctx context.Context, s store.Spawn) (msgID string, err error)
-	NewID    func() string
-	NewTrace func() string
-	Now      func() time.Time
-	Logger   hclog.Logger
+	Brief func(ctx context.Context, s store.Spawn) (msgID string, err error)
+	// CheckTask says why a text cannot be sent as a task.
+	CheckTask func(text []byte) error
+	NewID     func() string
+	NewTrace  func() string
+	Now       func() time.Time
+	Logger    hclog.Logger
 
 	BodyBytes int // the longest body of a message that this host takes; 0: any
 

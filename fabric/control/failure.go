@@ -38,6 +38,16 @@ func (f *Failure) Error() string {
 // Unwrap returns the cause.
 func (f *Failure) Unwrap() error { return f.Cause }
 
+// refused reports whether nothing was launched: without a key of the caller's
+// there is nothing to remember.
+func (f *Failure) refused() bool {
+	switch f.Code {
+	case fault.BadRequest, fault.NotAllowed, fault.ProfileUnknown, fault.Conflict, fault.TooLarge:
+		return true
+	}
+	return false
+}
+
 // outcome is how a spawn ended.
 type outcome struct {
 	spawned bool
@@ -63,6 +73,8 @@ func sentence(s store.Spawn, f *Failure) error {
 		text = fmt.Sprintf("host %s takes no spawns from this one; whoever runs it can change that with control.allow", s.Host)
 	case f.Code == fault.Conflict:
 		text = fmt.Sprintf("the name %s is in use on %s; choose another one, or leave it out", s.Name, s.Host)
+	case f.Code == fault.TooLarge:
+		text = fmt.Sprintf("with the groups of its profile it would be in more than %d; ask for fewer, nothing was started", envelope.MaxGroups)
 	case f.Code == fault.HerdrDown:
 		text = fmt.Sprintf("herdr does not answer on %s, so nothing could be started; have it started there, then spawn again", s.Host)
 	case f.Code == fault.StoreUnavailable:

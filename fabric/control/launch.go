@@ -121,7 +121,7 @@ func (c *Control) reserve(ctx context.Context, rec store.Spawn, p Profile) (toke
 			groups = append(groups, g)
 		}
 	}
-	rec.Groups = groups
+	rec.Groups = nil // the worker has them
 	token, err = c.cfg.Entities.Reserve(ctx, rec.SpawnID, rec.Name, rec.Profile, groups, func(tx *store.Tx, name string) error {
 		rec.Name = name
 		return tx.PutSpawn(rec)

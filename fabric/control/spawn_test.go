@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -101,6 +102,80 @@ func TestARequestThatMustNotLaunch(t *testing.T) {
 	if len(b.reserved) != 1 {
 		t.Errorf("there are %v", b.reserved)
 	}
+}
+
+// many is n names of groups.
+func many(n int) (groups []string) {
+	for i := range n {
+		groups = append(groups, fmt.Sprintf("g%d", i))
+	}
+	return groups
+}
+
+// spawns is what the store of h has of spawns.
+func (h *host) spawns() (all []store.Spawn) {
+	h.w.t.Helper()
+	err := h.store.View(func(tx *store.Tx) (err error) {
+		all, err = tx.Spawns()
+		return err
+	})
+	if err != nil {
+		h.w.t.Fatal(err)
+	}
+	return all
+}
+
+// What is refused launches nothing. Fails when a worker is launched that could
+// be announced to nobody, or whose task cannot be sent, and when refusals pile
+// up in the store, or a corrected call under the same key does not work.
+func TestARefusedSpawnLeavesNothing(t *testing.T) {
+	for _, where := range []string{"hosta", "hostb"} {
+		t.Run(where, func(t *testing.T) {
+			w := newWorld(t)
+			a, h := w.hosts["hosta"], w.hosts[where]
+			here := func(r *Request) { r.Host, r.Key, r.Groups = where, "", many(32) }
+			_, err := a.Spawn(t.Context(), w.ask(here, func(r *Request) { r.Groups = many(40) }))
+			wants(t, err, fault.TooLarge, "40 groups")
+			_, err = a.Spawn(t.Context(), w.ask(here, func(r *Request) { r.Profile = "social" }))
+			wants(t, err, fault.TooLarge, "more than 32")
+			_, err = a.Spawn(t.Context(), w.ask(here, func(r *Request) { r.Profile = "nothing" }))
+			wants(t, err, fault.ProfileUnknown, "nothing")
+			key := newID()
+			keyed := func(r *Request) { r.Key = key }
+			_, err = a.Spawn(t.Context(), w.ask(here, keyed, func(r *Request) { r.Task = strings.Repeat("x", longestTask+1) }))
+			wants(t, err, fault.TooLarge, "nothing was started")
+			if all := slices.Concat(a.spawns(), h.spawns()); len(all) != 0 || h.count(&h.opened) != 0 {
+				t.Errorf("launched %d times, left is %+v", h.count(&h.opened), all)
+			}
+			got, err := a.Spawn(t.Context(), w.ask(here, keyed, func(r *Request) { r.Task = "go" }))
+			if err != nil || got.TaskID == "" {
+				t.Errorf("corrected: %+v, %v", got, err)
+			}
+			refused := w.ask(here, func(r *Request) { r.Key, r.Profile, r.Task = newID(), "nothing", "go" })
+			for range 2 {
+				_, err = a.Spawn(t.Context(), refused)
+				wants(t, err, fault.ProfileUnknown, "nothing")
+			}
+			all := slices.Concat(a.spawns(), h.spawns())
+			if !slices.ContainsFunc(all, func(s store.Spawn) bool { return s.Key == refused.Key }) {
+				t.Error("the outcome under a key is forgotten")
+			}
+			for _, s := range all {
+				if len(s.Groups) != 0 || s.Task != "" {
+					t.Errorf("kept for 15 days: %+v", s)
+				}
+			}
+		})
+	}
+}
+
+// Fails when the sentence of a task that is owed is not told as one.
+func TestATaskThatWasNotSentIsTold(t *testing.T) {
+	w := newWorld(t)
+	a := w.hosts["hosta"]
+	a.set(func() { a.mute = fault.New(fault.BrokerDown, "it is away.") })
+	_, err := a.Spawn(t.Context(), w.ask(func(r *Request) { r.Task = "go" }))
+	wants(t, err, fault.BrokerDown, "aide@hostb lives, but its task was not sent: it is away. Repeat")
 }
 
 // A launch that fails is undone before its answer, and the answer stays the

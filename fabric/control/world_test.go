@@ -25,6 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // hang bounds every wait: it only says that something will never come.
 const hang = 30 * time.Second
 
+// longestTask is what a played host sends as a task, in bytes.
+const longestTask = 20
+
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
 // world is two hosts, the wire between them, and who is seen where.
@@ -60,6 +63,7 @@ type host struct {
 	stuck    error           // closing fails
 	briefs   []string
 	allows   bool
+	mute     error          // what sending a task comes to
 	late     chan time.Time // closed: the patience with other hosts is over
 	takes    int            // bytes of a body
 	down     error          // what publishing comes to
@@ -126,15 +130,26 @@ func (h *host) begin(boot uint64) {
 	h.mu.Unlock()
 	next := New(Config{
 		Host: h.name, Boot: boot, Store: h.store, Entities: h, Launcher: h, Fleet: seat{h.w, h.name}, Broker: h,
-		Profiles: map[string]Profile{"aide": {ReadyTimeout: hang, Remote: true}, "private": {ReadyTimeout: hang}},
+		Profiles: map[string]Profile{"aide": {ReadyTimeout: hang, Remote: true}, "private": {ReadyTimeout: hang}, "social": {ReadyTimeout: hang, Groups: []string{"crew"}, Remote: true}},
 		Allows: func(string, string) bool {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.allows
 		},
 		Brief: func(_ context.Context, s store.Spawn) (string, error) {
-			h.set(func() { h.briefs = append(h.briefs, s.SpawnID+" "+s.Task) })
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.mute != nil {
+				return "", h.mute
+			}
+			h.briefs = append(h.briefs, s.SpawnID+" "+s.Task)
 			return newID(), nil
+		},
+		CheckTask: func(text []byte) error {
+			if len(text) > longestTask {
+				return fault.New(fault.TooLarge, "it is too long")
+			}
+			return nil
 		},
 		NewID: newID, NewTrace: func() string { return strings.ReplaceAll(newID(), "-", "") }, Repeat: 10 * time.Millisecond,
 		After: func(time.Duration) <-chan time.Time { return h.late }, BodyBytes: h.takes,
@@ -261,7 +276,7 @@ func (w *world) see(gid, host string) {
 
 // The workers.
 
-func (h *host) Reserve(ctx context.Context, gid, name, base string, _ []string, also func(*store.Tx, string) error) (string, error) {
+func (h *host) Reserve(ctx context.Context, gid, name, base string, groups []string, also func(*store.Tx, string) error) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if name == "" {
@@ -269,6 +284,9 @@ func (h *host) Reserve(ctx context.Context, gid, name, base string, _ []string, 
 	}
 	if name == "taken" {
 		return "", fault.New(fault.Conflict, "taken")
+	}
+	if err := envelope.CheckMember(name, groups); err != nil {
+		return "", err
 	}
 	h.reserved[gid] = "launching"
 	return "token", h.store.Write(ctx, func(tx *store.Tx) error { return also(tx, name) })

@@ -11,8 +11,12 @@ import (
 	"fleetd/fault"
 )
 
-// maxLabel is the longest host id or name in bytes (design §1).
-const maxLabel = 63
+// What every host takes of one entity; what is above it can be announced to
+// nobody (design §1, §8).
+const (
+	MaxName   = 63 // bytes, of a host id too
+	MaxGroups = 32
+)
 
 // reports is the namespace of ReportID, drawn once for this project. Changing
 // it would make a report sent again after an upgrade look like a new one.
@@ -45,13 +49,30 @@ func Hash(body []byte) [32]byte { return sha256.Sum256(body) }
 
 // ValidHost reports whether s is a host id: [a-z0-9][a-z0-9-]{0,62} (design §1).
 func ValidHost(s string) bool {
-	return s != "" && len(s) <= maxLabel && s[0] != '-' && consists(s, isLabel)
+	return s != "" && len(s) <= MaxName && s[0] != '-' && consists(s, isLabel)
 }
 
 // ValidName reports whether s may name an entity, a group or a profile:
 // [a-z][a-z0-9-]{0,62}, and not the reserved word "all" (design §1).
 func ValidName(s string) bool {
 	return ValidHost(s) && !isDigit(s[0]) && s != everyone
+}
+
+// CheckMember says why an entity of that name in those groups cannot be
+// announced (BAD_REQUEST, TOO_LARGE), and nil where it can.
+func CheckMember(name string, groups []string) *fault.Error {
+	if !ValidName(name) {
+		return fault.New(fault.BadRequest, "%.80q is no name: use lower-case letters, digits and dashes, a letter first, at most %d; all is taken", name, MaxName)
+	}
+	if len(groups) > MaxGroups {
+		return fault.New(fault.TooLarge, "%s would be in %d groups; at most %d are possible", name, len(groups), MaxGroups)
+	}
+	for _, group := range groups {
+		if !ValidName(group) {
+			return fault.New(fault.BadRequest, "%.80q is no group name: use lower-case letters, digits and dashes, a letter first, at most %d; all is taken", group, MaxName)
+		}
+	}
+	return nil
 }
 
 // ValidGID reports whether s is a global id: a UUID as canonical lower-case

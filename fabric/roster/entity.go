@@ -16,7 +16,6 @@ import (
 // What one entity may say of itself. A trusted host that runs wild must not
 // fill our memory, and its words end up in terminals.
 const (
-	maxGroups       = 32
 	maxCapabilities = 32
 	maxWord         = 64  // bytes of a pane id, a capability or a state
 	maxReason       = 256 // bytes of Refusing
@@ -67,24 +66,17 @@ func (e Entity) check() *fault.Error {
 	switch {
 	case !envelope.ValidGID(e.GID):
 		return fault.New(fault.BadRequest, "%.80q is no global id; it should be a UUID in lower-case text", e.GID)
-	case !envelope.ValidName(e.Name):
-		return fault.New(fault.BadRequest, "%.80q cannot name an entity; a name is a lower-case letter, then letters, digits and dashes, at most 63 in all, and not \"all\"", e.Name)
 	case !envelope.ValidName(e.Kind):
 		return fault.New(fault.BadRequest, "%.80q is no kind of entity; it should be worker, main or orchestrator", e.Kind)
-	case len(e.Groups) > maxGroups || len(e.Capabilities) > maxCapabilities:
-		return fault.New(fault.TooLarge, "%s is in %d groups and has %d capabilities; at most %d and %d are allowed", e.Name, len(e.Groups), len(e.Capabilities), maxGroups, maxCapabilities)
-	}
-	for _, group := range e.Groups {
-		if !envelope.ValidName(group) {
-			return fault.New(fault.BadRequest, "%.80q cannot name a group; a name is a lower-case letter, then letters, digits and dashes, at most 63 in all, and not \"all\"", group)
-		}
+	case len(e.Capabilities) > maxCapabilities:
+		return fault.New(fault.TooLarge, "%.80q has %d capabilities; at most %d are possible", e.Name, len(e.Capabilities), maxCapabilities)
 	}
 	for _, capability := range e.Capabilities {
 		if capability == "" || printable(capability, maxWord) != capability {
 			return fault.New(fault.BadRequest, "%.80q is no capability; it should be a short printable word", capability)
 		}
 	}
-	return nil
+	return envelope.CheckMember(e.Name, e.Groups)
 }
 
 // printable cuts s to at most limit bytes, at a character boundary, and shows

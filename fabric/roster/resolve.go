@@ -160,7 +160,10 @@ func unknown(address string, everyone []Target, doubt string) error {
 	if near := nearest(address, everyone); len(near) > 0 {
 		sentence += "; did you mean " + strings.Join(near, " or ") + "?"
 	} else {
-		sentence += "; bridge_roster lists everyone."
+		sentence += "; bridge_roster lists everyone"
+		if doubt != "" {
+			sentence += "."
+		}
 	}
 	if doubt != "" {
 		sentence += " " + doubt

@@ -48,6 +48,7 @@ func TestBadFile(t *testing.T) {
 		{"control: {allow: {'*': [send]}}", at + `1:19: control.allow: "*" is not a host id; write 1 to 63 lower-case letters, digits and dashes that begin with a letter or digit, as in hosta`},
 		{"profiles: {a: {cwd: /x}}", at + "1:15: profiles.a: argv is missing; write {argv: [claude], cwd: /src/app}"},
 		{"profiles: {a: {argv: []}}", at + "1:22: profiles.a.argv: is empty; write [claude, --flag]"},
+		{"profiles: {a: {argv: [x], groups: [" + strings.Repeat("g, ", 33) + "]}}", at + "1:35: profiles.a.groups: lists 33; write at most 32"},
 		{"profiles: {a: }", at + "1:12: profiles.a: holds nothing; write {argv: [claude], cwd: /src/app}"},
 		{"profiles: {a: {argv: [x, ]}, b: {argv: [~]}}", at + "1:41: profiles.b.argv[0]: holds nothing; write claude"},
 		{"profiles: {a: {argv: [x], env: {'A B': 1}}}", at + `1:33: profiles.a.env: "A B" is not the name of a variable; write letters, digits and underscores, as in API_URL`},

@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"time"
+
+	"fleetd/fabric/envelope"
 )
 
 type kind int
@@ -36,7 +38,7 @@ type rule struct {
 	secret bool   // the value is never repeated in an error
 
 	check    func(string) string // text: what is wrong with it, "" if nothing
-	min, max int64               // count, and duration in nanoseconds
+	min, max int64               // count, and duration in nanoseconds; list: how many, 0 is no bound
 	step     time.Duration       // duration: a multiple of this
 	fields   []rule              // table
 	required []string            // table: fields that must be there
@@ -108,7 +110,7 @@ var profile = rule{kind: table, required: []string{"argv"}, sample: "{argv: [cla
 	{name: "argv", kind: list, min: 1, sample: "[claude, --flag]", elem: &rule{kind: text, check: checkArg, sample: "claude"}},
 	{name: "cwd", kind: path, sample: "/src/app"},
 	{name: "env", kind: dict, key: checkEnvName, sample: "{NAME: value}", elem: &rule{kind: text, check: checkArg, secret: true, sample: "value"}},
-	{name: "groups", kind: list, sample: "[reviewers]", elem: &rule{kind: text, check: checkName, sample: "reviewers"}},
+	{name: "groups", kind: list, max: envelope.MaxGroups, sample: "[reviewers]", elem: &rule{kind: text, check: checkName, sample: "reviewers"}},
 	{name: "ready_timeout", kind: duration, min: int64(time.Second), max: int64(time.Hour), sample: "60s"},
 	{name: "remote", kind: boolean, sample: "true"},
 }}

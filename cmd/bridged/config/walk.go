@@ -131,6 +131,9 @@ func (w *walker) list(n *yaml.Node, r rule, at string) any {
 	if int64(len(out)) < r.min && !w.blames(at) {
 		w.wrong(n, at, "is empty; write %s", r.sample)
 	}
+	if r.max > 0 && int64(len(out)) > r.max {
+		w.wrong(n, at, "lists %d; write at most %d", len(out), r.max)
+	}
 	return out
 }
 
