@@ -17,6 +17,10 @@ import (
 const (
 	ReceiptHeader   = "Bridged-Receipt"
 	ReceiptExplicit = "explicit"
+	// ReceiptTied in ReceiptTieHeader says that the asker keeps the connection
+	// of the call open until it has confirmed: closed before, it is gone.
+	ReceiptTieHeader = "Bridged-Receipt-Tie"
+	ReceiptTied      = "connection"
 	// receiptTimeout is how long a batch stays offered without a word.
 	receiptTimeout = 30 * time.Second
 )
@@ -38,6 +42,7 @@ type heldReceipt struct {
 	gid     string
 	receipt *Receipt
 	timer   *time.Timer
+	settled chan struct{} // closed when it was confirmed, or is lost
 }
 
 // hold keeps the receipt under a new id until it is confirmed; after
@@ -52,7 +57,7 @@ func (r *receipts) hold(gid string, receipt *Receipt) string {
 	if r.held == nil {
 		r.held = map[string]*heldReceipt{}
 	}
-	r.held[id] = &heldReceipt{gid: gid, receipt: receipt, timer: time.AfterFunc(receiptTimeout, func() {
+	r.held[id] = &heldReceipt{gid: gid, receipt: receipt, settled: make(chan struct{}), timer: time.AfterFunc(receiptTimeout, func() {
 		_ = r.confirm(gid, id, false) // confirmed in the meantime: then it is settled
 	})}
 	return id
@@ -69,9 +74,31 @@ func (r *receipts) confirm(gid, id string, written bool) error {
 	if !ok || h.gid != gid {
 		return fault.New(fault.Conflict, "this receipt is not open: it was confirmed, or its time of %s was over and the mail will be offered again.", receiptTimeout)
 	}
+	h.settle(written)
+	return nil
+}
+
+func (h *heldReceipt) settle(written bool) {
 	h.timer.Stop()
 	h.receipt.Settle(written)
-	return nil
+	close(h.settled)
+}
+
+// tie counts the receipt as lost if gone is closed before it is confirmed, and
+// returns when it is settled or stop is closed.
+func (r *receipts) tie(gid, id string, gone, stop <-chan struct{}) {
+	r.mu.Lock()
+	h, open := r.held[id]
+	r.mu.Unlock()
+	if !open {
+		return
+	}
+	select {
+	case <-h.settled:
+	case <-gone:
+		_ = r.confirm(gid, id, false) // confirmed in the meantime: then it is settled
+	case <-stop:
+	}
 }
 
 // close counts everything that is still open as lost.
@@ -81,7 +108,6 @@ func (r *receipts) close() {
 	r.held, r.closed = nil, true
 	r.mu.Unlock()
 	for _, h := range held {
-		h.timer.Stop()
-		h.receipt.Settle(false)
+		h.settle(false)
 	}
 }

@@ -64,6 +64,51 @@ func TestExplicitReceipt(t *testing.T) {
 	}
 }
 
+// Fails if mail stays hidden after the one who fetched it has died without a
+// word, or comes again although he had confirmed it.
+func TestAReceiptIsTiedToItsConnection(t *testing.T) {
+	settled := make(chan bool, 1)
+	g := &fakeGateway{poll: func(ctx context.Context, _ PollArgs) (PollResult, error) {
+		OnWritten(ctx, func(written bool) { settled <- written })
+		return PollResult{}, nil
+	}}
+	r := start(t, with(g), withSocket(t))
+	for _, confirmed := range []bool{false, true} {
+		conn, err := net.Dial("unix", r.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://x/api/v1/poll", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k, v := range map[string]string{"Authorization": "Bearer tok-ann", "Content-Type": "application/json",
+			"Connection": "close", ReceiptHeader: ReceiptExplicit, ReceiptTieHeader: ReceiptTied} {
+			req.Header.Set(k, v)
+		}
+		if err := req.Write(conn); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if confirmed {
+			body, _ := json.Marshal(ReceiptArgs{ID: res.Header.Get(ReceiptHeader), Written: true})
+			status, _, _ := r.doSocket(t, request{method: "POST", path: "/api/v1/receipt", body: string(body), header: map[string]string{"Authorization": "Bearer tok-ann"}})
+			if status != 200 {
+				t.Errorf("the confirmation while the connection is open: %d", status)
+			}
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := receive(t, "the receipt", settled); got != confirmed {
+			t.Errorf("confirmed %v, settled %v", confirmed, got)
+		}
+	}
+}
+
 // Fails if a batch whose next hop is silent is never offered again.
 func TestSilentReceiptCountsAsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

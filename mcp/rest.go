@@ -123,6 +123,8 @@ func (s *Server) serveVerb(w http.ResponseWriter, r *http.Request, v verb, id id
 		receipt.Settle(written && !explicit)
 	case !written:
 		_ = s.receipts.confirm(id.caller.GID, held, false) // over already: then it is settled
+	case r.Header.Get(ReceiptTieHeader) == ReceiptTied:
+		s.receipts.tie(id.caller.GID, held, r.Context().Done(), s.draining)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"time"
 
 	"fleetd/fault"
@@ -33,19 +34,30 @@ func (c *Client) init() {
 func exchange[R any](ctx context.Context, c *Client, req request, waitLeft int) (R, error) {
 	var out R
 	receipt := mcp.ReceiptFrom(ctx)
-	res, err := c.post(ctx, req, req.args(waitLeft), receipt != nil)
+	var conn net.Conn
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { conn = i.Conn }})
+	res, err := c.post(traced, req, req.args(waitLeft), receipt != nil)
 	if err != nil {
 		return out, err
 	}
 	defer res.Body.Close()
+	id := res.Header.Get(mcp.ReceiptHeader)
+	untie := func() {}
+	if id != "" {
+		untie = tie(conn)
+	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxResponse))
 	if err != nil {
+		untie()
 		return out, classify(err)
 	}
 	readable := true
-	if id := res.Header.Get(mcp.ReceiptHeader); id != "" {
+	if id != "" {
 		// An error may carry mail as well: the notice that a message failed.
-		mcp.OnWritten(ctx, func(written bool) { c.confirm(ctx, id, written && readable) })
+		mcp.OnWritten(ctx, func(written bool) {
+			defer untie()
+			c.confirm(ctx, id, written && readable)
+		})
 	}
 	if res.StatusCode != http.StatusOK {
 		return out, problem(res, body)
@@ -55,6 +67,21 @@ func exchange[R any](ctx context.Context, c *Client, req request, waitLeft int) 
 		return out, fault.Wrap(err, fault.Internal, "the daemon's answer cannot be read; daemon and client may be of different versions.")
 	}
 	return out, nil
+}
+
+// tie keeps the connection of a call open, which the transport closes once its
+// answer is read: if this process ends before it has confirmed what the call
+// brought, the daemon sees that and offers it again at once.
+func tie(conn net.Conn) (untie func()) {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return func() {}
+	}
+	f, err := u.File()
+	if err != nil { // cut, or no descriptor is left: the daemon takes it for gone
+		return func() {}
+	}
+	return func() { _ = f.Close() } // it was only held
 }
 
 func (c *Client) post(ctx context.Context, req request, args any, explicit bool) (*http.Response, error) {
@@ -78,6 +105,7 @@ func (c *Client) post(ctx context.Context, req request, args any, explicit bool)
 	}
 	if explicit {
 		r.Header.Set(mcp.ReceiptHeader, mcp.ReceiptExplicit)
+		r.Header.Set(mcp.ReceiptTieHeader, mcp.ReceiptTied)
 	}
 	res, err := c.http.Do(r)
 	if err != nil {
