@@ -51,6 +51,7 @@ func (in *Inbox) expireAndPrune(ctx context.Context) {
 		if !in.Steady() {
 			continue
 		}
+		in.turns.expire(in.cfg.Now())
 		for _, b := range in.all() {
 			in.takeExpired(b, in.cfg.Now())
 			in.expireDue(ctx, b)

@@ -14,16 +14,16 @@ import (
 // calls that can take one (design §7). Memory only: a turn is a live
 // conversation, and a restart ends it.
 type turns struct {
-	mu    sync.Mutex
-	ears  []*Ears          // the one that listens longest first
-	byID  map[string]*turn // by turnId
-	order []string         // of byID
+	mu   sync.Mutex
+	ears []*Ears          // the one that listens longest first
+	byID map[string]*turn // by turnId
+	list []*turn          // of byID, the oldest first
 }
 
 // turn is one question.
 type turn struct {
-	ask   *envelope.Envelope
-	until time.Time // by this host's clock the asker has given up for sure
+	ask   *envelope.Envelope // without its body once the turn has ended
+	until time.Time          // by this host's clock the asker has given up for sure
 	state turnState
 	why   string // of the end, in words
 }
@@ -41,8 +41,14 @@ const (
 	// turnSkew is how long after the end of a question's life an answer is
 	// still sent: the asker's gateway decides, by its own clock.
 	turnSkew = 30 * time.Second
-	// turnsMost is how many turns are remembered, ended ones included.
-	turnsMost = 1024
+	// endedTurnsMost is how many ended turns are remembered, to say how they ended.
+	endedTurnsMost = 1024
+	// openMost is how many questions can be open on this host; with the bound on
+	// the length of each (envelope.AskBytes) it bounds what they take.
+	openMost = 1024
+	// openMostTo is how many of them can be put to one entity, and openMostOf how
+	// many one asker can have put.
+	openMostTo, openMostOf = 128, 32
 )
 
 // Ears are one open call of an entity, a blocked send or a blocked poll, that
@@ -141,30 +147,83 @@ func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
 		in.trace("refused", ask, ask.To, outcomeFailed, string(fault.NotAllowed))
 		in.cfg.Reports.TurnOver(ask, envelope.Failed, string(fault.NotAllowed))
 		return false
+	case len(ask.Body) > envelope.AskBytes: // a gateway of ours lets none leave
+		in.trace("refused", ask, ask.To, outcomeFailed, string(fault.TooLarge))
+		in.cfg.Reports.TurnOver(ask, envelope.Failed, string(fault.TooLarge))
+		return false
 	}
 	now := in.cfg.Now()
 	life := time.Duration(ask.ExpiresAt-ask.TS) * time.Millisecond
 	t := &turn{ask: ask, until: now.Add(life + turnSkew)}
 	in.turns.mu.Lock()
 	_, again := in.turns.byID[ask.TurnID]
-	if !again {
+	room := again || in.turns.room(ask, now)
+	if room && !again {
 		in.turns.keep(t)
 	}
 	in.turns.mu.Unlock()
+	if !room {
+		in.trace("refused", ask, ask.To, outcomeFailed, string(fault.RateLimited))
+		in.cfg.Reports.TurnOver(ask, envelope.Failed, string(fault.RateLimited))
+		return false
+	}
 	return again || in.offerTurn(t)
 }
 
-// keep remembers a turn, and forgets the oldest; mu is held.
+// expire ends the questions that have run out.
+func (t *turns) expire(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, o := range t.list {
+		o.expire(now)
+	}
+}
+
+// room reports whether one more question may be open, besides those that have
+// not run out; it ends the others. mu is held.
+func (t *turns) room(ask *envelope.Envelope, now time.Time) bool {
+	all, to, of := 0, 0, 0
+	for _, o := range t.list {
+		o.expire(now)
+		if o.state == turnEnded {
+			continue
+		}
+		all++
+		if o.ask.To == ask.To {
+			to++
+		}
+		if o.ask.From == ask.From {
+			of++
+		}
+	}
+	return all < openMost && to < openMostTo && of < openMostOf
+}
+
+// keep remembers a turn, and forgets the oldest of those that have ended when
+// they are too many; mu is held.
 func (t *turns) keep(one *turn) {
 	if t.byID == nil {
 		t.byID = map[string]*turn{}
 	}
 	t.byID[one.ask.TurnID] = one
-	t.order = append(t.order, one.ask.TurnID)
-	if len(t.order) > turnsMost {
-		delete(t.byID, t.order[0])
-		t.order = t.order[1:]
+	t.list = append(t.list, one)
+	if len(t.list) <= endedTurnsMost {
+		return
 	}
+	ended := 0
+	for _, o := range t.list {
+		if o.state == turnEnded {
+			ended++
+		}
+	}
+	t.list = slices.DeleteFunc(t.list, func(o *turn) bool {
+		if o.state != turnEnded || ended < endedTurnsMost {
+			return false
+		}
+		ended--
+		delete(t.byID, o.ask.TurnID)
+		return true
+	})
 }
 
 // offerTurn gives a question to the call that suits it best, else ends it.
@@ -174,23 +233,34 @@ func (in *Inbox) offerTurn(t *turn) (taken bool) {
 		in.turns.mu.Unlock()
 		return false
 	}
-	e := in.turns.take(t.ask)
+	ask := t.ask
+	e := in.turns.take(ask)
 	if e == nil {
 		t.end("nobody was listening when it came")
 	} else {
-		e.c <- &Question{in: in, turn: t, Ask: t.ask, FromName: in.cfg.Names.Name(t.ask.From)}
+		e.c <- &Question{in: in, turn: t, Ask: ask, FromName: in.cfg.Names.Name(ask.From)}
 	}
 	in.turns.mu.Unlock()
 	if e == nil {
-		in.trace("no_waiter", t.ask, t.ask.To, "", string(fault.NoWaiter))
-		in.cfg.Reports.TurnOver(t.ask, envelope.NoWaiter, "")
+		in.trace("no_waiter", ask, ask.To, "", string(fault.NoWaiter))
+		in.cfg.Reports.TurnOver(ask, envelope.NoWaiter, "")
 	}
 	return e != nil
 }
 
 func (t *turn) end(why string) {
-	if t.state != turnEnded {
-		t.state, t.why = turnEnded, why
+	if t.state == turnEnded {
+		return
+	}
+	ended := *t.ask
+	ended.Body = nil
+	t.ask, t.state, t.why = &ended, turnEnded, why
+}
+
+// expire ends a turn that nobody can answer any more.
+func (t *turn) expire(now time.Time) {
+	if t.state != turnAnswering && now.After(t.until) {
+		t.end("the agent had stopped waiting")
 	}
 }
 
@@ -209,10 +279,10 @@ func (q *Question) Settle(written bool) {
 			t.state = turnOpen
 		}
 		in.turns.mu.Unlock()
-		if b := in.box(t.ask.To); b != nil {
-			b.keep(in.cfg.Now(), t.ask) // a long one is read on
+		if b := in.box(q.Ask.To); b != nil {
+			b.keep(in.cfg.Now(), q.Ask) // a long one is read on
 		}
-		in.trace("offered", t.ask, t.ask.To, "", "")
+		in.trace("offered", q.Ask, q.Ask.To, "", "")
 	})
 }
 
@@ -232,8 +302,7 @@ func (in *Inbox) Questions(gid string) (open []*envelope.Envelope) {
 	now := in.cfg.Now()
 	in.turns.mu.Lock()
 	defer in.turns.mu.Unlock()
-	for _, id := range in.turns.order {
-		t := in.turns.byID[id]
+	for _, t := range in.turns.list {
 		// The skew is left out: who is not sure to be heard need not be urged.
 		if t.ask.To == gid && (t.state == turnOffered || t.state == turnOpen) && now.Before(t.until.Add(-turnSkew)) {
 			open = append(open, t.ask)
@@ -261,9 +330,8 @@ func (in *Inbox) TurnToAnswer(gid, turnID string) (ask *envelope.Envelope, left 
 		return nil, 0, fault.New(fault.NotAllowed, "the question with the turn id %s was put to somebody else; bridge_whoami lists what you were asked", turnID)
 	case t.state == turnAnswering:
 		return nil, 0, fault.New(fault.Conflict, "an answer to this question is on its way already; only one can be given")
-	case t.state != turnEnded && now.After(t.until):
-		t.end("the agent had stopped waiting")
 	}
+	t.expire(now)
 	if t.state == turnEnded {
 		return nil, 0, tooLate(t.why)
 	}

@@ -233,3 +233,117 @@ func TestAQuestionSettlesABriefInDoubt(t *testing.T) {
 		t.Error("a question changes a brief that was answered")
 	}
 }
+
+// opens puts a question of from to gid that an open call takes; nil if it is
+// refused.
+func (w *world) opens(gid, from string) *envelope.Envelope {
+	ears := w.in.Listen(gid, "", "")
+	defer ears.Close()
+	ask := w.question(gid, "")
+	ask.From = from
+	if !w.in.Ask(ask) {
+		return nil
+	}
+	got(ears).Settle(true)
+	return ask
+}
+
+// Fails if a question that was open is forgotten because many others came to
+// nothing, or if those are all remembered.
+func TestAnOpenQuestionOutlivesManyThatEnded(t *testing.T) {
+	w := newWorld(t)
+	m, n := w.main("m"), w.main("n")
+	ask := w.opens(m.GID, asker)
+	for range endedTurnsMost + 300 {
+		w.in.Ask(w.question(n.GID, ""))
+	}
+	same(t, "open questions", []*envelope.Envelope{ask}, w.in.Questions(m.GID))
+	same(t, "turns remembered", endedTurnsMost+1, len(w.in.turns.byID))
+	same(t, "turns in order", endedTurnsMost+1, len(w.in.turns.list))
+	_, _, err := w.in.TurnToAnswer(m.GID, ask.TurnID)
+	wantCode(t, "the answer", err, "")
+}
+
+// Fails if a question that is over keeps its text in memory, or one that ran
+// out does though no other comes.
+func TestAnEndedQuestionKeepsNoText(t *testing.T) {
+	w := newWorld(t)
+	m := w.main("m")
+	lost := w.question(m.GID, "")
+	w.in.Ask(lost)
+	open := w.opens(m.GID, asker)
+	held := func() (n int) {
+		w.in.turns.mu.Lock()
+		defer w.in.turns.mu.Unlock()
+		for _, o := range w.in.turns.byID {
+			n += len(o.ask.Body)
+		}
+		return n
+	}
+	same(t, "bytes held", len(open.Body), held())
+	w.clock.pass(time.Minute + turnSkew + time.Second)
+	await(t, "the end of one that ran out", func() bool { return held() == 0 })
+	_, _, err := w.in.TurnToAnswer(m.GID, open.TurnID)
+	wantCode(t, "an answer to it", err, fault.TooLate)
+	if len(lost.Body) == 0 || len(open.Body) == 0 {
+		t.Error("the question that others read lost its text")
+	}
+}
+
+// Fails if more questions can be open than the bounds say, of one asker, to one
+// entity or in all, if a full entity takes none any more once there is room, or
+// if one beyond the bounds ends another or is refused without a word.
+func TestOpenQuestionsAreBounded(t *testing.T) {
+	fill := func(w *world, of, to int) (open int) {
+		for i := range of {
+			from := newID()
+			for range to {
+				if w.opens(w.main("m"+string(rune('a'+i*to/openMostTo))).GID, from) != nil {
+					open++
+				}
+			}
+		}
+		return open
+	}
+	w := newWorld(t)
+	same(t, "open of one asker", openMostOf, fill(w, 1, openMostOf+1))
+	same(t, "told", []string{"FAILED RATE_LIMITED"}, w.over())
+	w.clock.pass(time.Minute + turnSkew + time.Second)
+	m := w.main("ma")
+	for range openMostTo {
+		if w.opens(m.GID, newID()) == nil {
+			t.Fatal("one within the bound was refused")
+		}
+	}
+	first := w.in.Questions(m.GID)[0]
+	if w.opens(m.GID, newID()) != nil {
+		t.Error("one entity was asked more than the bound")
+	}
+	same(t, "open", openMostTo, len(w.in.Questions(m.GID)))
+	_, _, err := w.in.TurnToAnswer(m.GID, first.TurnID)
+	wantCode(t, "the answer to the first", err, "")
+	w.in.Answered(first.TurnID, "it was answered")
+	if w.opens(m.GID, newID()) == nil {
+		t.Error("an answer makes no room")
+	}
+
+	w = newWorld(t)
+	same(t, "open in all", openMost, fill(w, openMost/openMostOf, openMostOf))
+	same(t, "told", []string(nil), w.over())
+	if w.opens(w.main("last").GID, newID()) != nil {
+		t.Error("more are open than the bound in all")
+	}
+}
+
+// Fails if a question longer than any may be is kept, or its asker not told.
+func TestALongQuestionIsRefused(t *testing.T) {
+	w := newWorld(t)
+	m := w.main("m")
+	w.in.Listen(m.GID, "", "")
+	ask := w.question(m.GID, "")
+	ask.Body = make([]byte, envelope.AskBytes+1)
+	if w.in.Ask(ask) || len(w.in.turns.byID) != 0 {
+		t.Error("it was taken")
+	}
+	same(t, "told", []string{"FAILED TOO_LARGE"}, w.over())
+}

@@ -73,7 +73,7 @@ var askVerb = verb{
 
 It only works while the other side is listening, and nothing is stored. After the error NO_WAITER nobody listens now: do not ask again at once; decide yourself and say in your reply what you assumed, or answer the brief with your question. After EXPIRED no answer came in time: go on in the same way. An answer that comes later is not delivered.`,
 	args: map[string]argument{
-		"question":        {doc: "The question, plain text. Say what the choices are; the other side does not see your screen."},
+		"question":        {doc: "The question, plain text, at most 64 KiB. Say what the choices are; the other side does not see your screen."},
 		"to":              {doc: "Whom to ask: name, name@host or entity id. Absent: the sender of your one open brief."},
 		"timeout_seconds": {doc: "How long to wait for the answer, in seconds, at most 240.", bounded: true, min: 1, max: MaxWaitSeconds, def: askSeconds},
 	},
@@ -176,6 +176,8 @@ func unanswered(word *envelope.Envelope, to string) error {
 		return fault.New(fault.Abandoned, "the question will not be answered: %s has ended, or you have. Go on without it", to)
 	case fault.Code(word.Reason) == fault.NotAllowed:
 		return fault.New(fault.NotAllowed, "the host of %s takes no questions from yours; go on without an answer", to)
+	case fault.Code(word.Reason) == fault.RateLimited:
+		return fault.New(fault.RateLimited, "too many questions wait for an answer of %s, of yours or of others, so nobody was asked; decide by yourself and say in your reply what you assumed", to)
 	}
 	return fault.New(fault.Code(word.Reason), "%s could not be asked; go on without an answer", to)
 }

@@ -56,6 +56,9 @@ func (o *Outbox) Ask(ctx context.Context, q Question) (*Turn, error) {
 	if err := o.check(Request{Content: q.Content, Hops: q.Brief.Hops + 1}); err != nil {
 		return nil, err
 	}
+	if len(q.Content) > envelope.AskBytes {
+		return nil, fault.New(fault.TooLarge, "the question has %d bytes, the limit is %d; ask briefly, and put what it is about into a file and name its path", len(q.Content), envelope.AskBytes)
+	}
 	target, err := o.asked(q)
 	switch {
 	case err != nil:

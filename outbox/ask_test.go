@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"time"
@@ -301,4 +302,17 @@ func TestWhoMaySpeakAboutATurn(t *testing.T) {
 	if _, ok := w.out.RecipientHost(turn.Ask.MsgID, critic); ok {
 		t.Error("the question is said to have gone to somebody else")
 	}
+}
+
+// Fails if a question longer than any may be leaves, or its asker does not hear
+// what the bound is.
+func TestALongQuestionDoesNotLeave(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.asks(func(q *Question) { q.Content = bytes.Repeat([]byte("x"), envelope.AskBytes+1) })
+	wantCode(t, err, fault.TooLarge)
+	if n := len(w.broker.sent(envelope.LaneSignal)); n != 0 {
+		t.Errorf("%d questions left", n)
+	}
+	_, err = w.asks(func(q *Question) { q.Content = bytes.Repeat([]byte("x"), envelope.AskBytes) })
+	must(t, err)
 }

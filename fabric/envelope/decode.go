@@ -10,6 +10,9 @@ const (
 	DefaultHeaderBytes = 64 << 10
 	// DefaultBodyBytes is the most that a body may have (design §4).
 	DefaultBodyBytes = 256 << 10
+	// AskBytes is the most that a question may have: it is held in memory while
+	// it is open, and whoever is asked answers it in the middle of something.
+	AskBytes = 64 << 10
 )
 
 // Limits bound what Decode accepts, in bytes; zero stands for the default.
