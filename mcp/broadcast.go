@@ -69,7 +69,7 @@ var broadcastVerb = verb{
 
 "recipients" says for each member how it stands: injected (the agent has it), deferred (it waits until the agent is free), queued (it lies in the inbox), failed or not_sent with the reason, in_doubt or unconfirmed (it may have arrived). Answers come one by one as ordinary replies: fetch them with bridge_poll. What becomes of the deferred ones you are told by mail.
 
-With wait_seconds it waits until all have it. If some are not_sent, repeat the call with the same idempotency_key: it reaches only those that were not reached; without the key everybody would get it twice. UNKNOWN_RECIPIENT means that nobody is in the group.`,
+With wait_seconds it waits until all have it. If some are not_sent, repeat the call with the same idempotency_key before it expires: it reaches only those that were not reached; without the key everybody would get it twice. UNKNOWN_RECIPIENT means that nobody is in the group.`,
 	args: map[string]argument{
 		"content":            {doc: "The message, plain text."},
 		"group":              {doc: "The group, as bridge_roster shows it. Absent: all workers.", def: "all"},
@@ -138,10 +138,13 @@ func (w *spreadWait) close() {
 	}
 }
 
-// outcome waits until every recipient has it or never will; without
-// wait_seconds until something is known of every one.
+// outcome waits until every recipient has it or never will, as long as the
+// caller wants; without wait_seconds until something is known of every one.
 func (w *spreadWait) outcome(ctx context.Context) (BroadcastResult, error) {
-	wait := max(w.args.waitFor(), unconfirmedAfter)
+	wait := w.args.waitFor()
+	if wait == 0 {
+		wait = unconfirmedAfter
+	}
 	patience := time.NewTimer(wait - time.Since(w.started))
 	defer patience.Stop()
 	look := time.NewTicker(lookAgain)
@@ -243,6 +246,8 @@ func (w *spreadWait) result(to []outbox.Share) BroadcastResult {
 		r.Error = &Trouble{Code: f.Code, Message: f.Sentence}
 	}
 	switch {
+	case count[StateNotSent] > 0 && w.c.Now().After(w.spread.ExpiresAt):
+		r.Note = "The message has expired, and its idempotency_key reaches nobody any more. If it still matters, send it to the missing ones with bridge_send, or broadcast it under a new key: then everybody gets it."
 	case count[StateNotSent] > 0 && w.args.IdempotencyKey != "":
 		r.Note = "Not everybody was reached. Repeat the call with the same idempotency_key later: it goes only to those that were not."
 	case count[StateNotSent] > 0:

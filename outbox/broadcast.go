@@ -53,7 +53,7 @@ type Share struct {
 const (
 	ShareQueued  = "queued"   // in the durable inbox of somebody who fetches mail, or whose host is away
 	ShareInDoubt = "in_doubt" // the connection broke on the way; what became of it is asked
-	ShareNotSent = "not_sent" // Reason says why; the same key tries again
+	ShareNotSent = "not_sent" // Reason says why; the same key tries again, unless that is EXPIRED
 )
 
 // shareID is the id of the intent of one recipient's share.
@@ -485,6 +485,7 @@ func (o *Outbox) Shares(s Spread) ([]Share, error) {
 			case one.Outcome == "drained":
 				one.Outcome = outcomeInjected
 			}
+			o.late(one, s.ExpiresAt)
 			continue
 		}
 		in, found, err := o.intent(shareID(s.MsgID, one.GID))
@@ -498,8 +499,16 @@ func (o *Outbox) Shares(s Spread) ([]Share, error) {
 		if !found && s.Away != nil {
 			one.Reason = string(fault.CodeOf(s.Away))
 		}
+		o.late(one, s.ExpiresAt)
 	}
 	return to, nil
+}
+
+// late says of what was not sent within its life that it never will be.
+func (o *Outbox) late(s *Share, expires time.Time) {
+	if s.Outcome == ShareNotSent && o.cfg.Now().After(expires) {
+		s.Reason = string(fault.Expired)
+	}
 }
 
 func shareOutcome(in store.Intent, found, away bool) (outcome, reason string) {

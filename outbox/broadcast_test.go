@@ -122,7 +122,7 @@ func TestASilentRecipientIsAskedAndGetsALastWord(t *testing.T) {
 	w.crash()
 	w.after(envelope.BriefLife + 2*time.Minute)
 	w.wantNotices(s.MsgID, "FAILED IN_DOUBT")
-	w.wantShares(s, map[string]string{"aide": ShareNotSent, "coder": "injected", "critic": "failed IN_DOUBT", "chief": ShareQueued})
+	w.wantShares(s, map[string]string{"aide": ShareNotSent + " EXPIRED", "coder": "injected", "critic": "failed IN_DOUBT", "chief": ShareQueued})
 }
 
 // Fault: a link that is down hides that members of this host got it, or the
@@ -151,6 +151,26 @@ func TestABroadcastWithoutALinkIsCompletedUnderItsKey(t *testing.T) {
 	}
 	_, err = w.out.Broadcast(context.Background(), Broadcast{From: boss, Group: "crew", Content: []byte("thaw"), Key: "k"})
 	wantCode(t, err, fault.Conflict)
+}
+
+// Fault: a broadcast whose life is over seems to wait for the same call again,
+// which can reach nobody any more.
+func TestAnExpiredBroadcastSaysSo(t *testing.T) {
+	w := newCrew(t)
+	w.broker.down = "cut"
+	w.local.err = fault.New(fault.InboxFull, "full")
+	_, err := w.broadcast("k")
+	must(t, err)
+	w.reconnect()
+	w.local.err = nil
+	w.after(envelope.BriefLife + time.Second)
+	again, err := w.broadcast("k")
+	must(t, err)
+	if len(w.broker.mail())+len(w.local.mail) != 0 {
+		t.Fatal("an expired broadcast was sent")
+	}
+	over := ShareNotSent + " EXPIRED"
+	w.wantShares(again, map[string]string{"aide": over, "coder": over, "critic": over, "chief": over})
 }
 
 // Fault: a member of this host that cannot take it is not told of, or keeps the
