@@ -97,7 +97,7 @@ func (s *Server) bind() error {
 		s.PeerUID = peerUID
 	}
 	s.draining = make(chan struct{})
-	s.sessions = sessions{now: s.Now, bound: map[string]boundSession{}, pruned: s.Now()}
+	s.sessions = sessions{now: s.Now, bound: map[string]*boundSession{}, of: map[string]int{}, pruned: s.Now()}
 	if s.Socket != "" {
 		l, err := listenSocket(s.Socket)
 		if err != nil {

@@ -137,12 +137,19 @@ func TestSilentReceiptCountsAsLost(t *testing.T) {
 // client there ever was, or is forgotten while it is used.
 func TestSessionsAreForgotten(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	s := sessions{now: func() time.Time { return now }, bound: map[string]boundSession{}, pruned: now}
-	s.admit("used", "ann")
-	s.admit("left", "ann")
+	s := sessions{now: func() time.Time { return now }, bound: map[string]*boundSession{}, of: map[string]int{}, pruned: now}
+	admit := func(id, gid string) bool {
+		ok := s.enter(id, gid)
+		if ok {
+			s.leave(id)
+		}
+		return ok
+	}
+	admit("used", "ann")
+	admit("left", "ann")
 	for range 30 {
 		now = now.Add(time.Hour)
-		if s.admit("used", "bob") || !s.admit("used", "ann") {
+		if admit("used", "bob") || !admit("used", "ann") {
 			t.Fatal("a session in use changed hands")
 		}
 	}
