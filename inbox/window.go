@@ -17,7 +17,8 @@ type Window interface {
 	Remove(ctx context.Context, gid string) (bool, error)
 }
 
-// Held is how much mail waits for a client of gid, here and on the broker.
+// Held is how much mail waits for a client of gid, here and on the broker; not
+// what is in an answer on its way, so that no answer counts what it brings.
 func (in *Inbox) Held(gid string) int {
 	b := in.box(gid)
 	if b == nil {
