@@ -13,7 +13,7 @@ GOTOOLCHAIN ?= auto
 export GOTOOLCHAIN
 
 .DEFAULT_GOAL := help
-.PHONY: help build install demo test bench lint fuzz
+.PHONY: help build install demo test bench crash lint fuzz attack
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,11 @@ lint: ## gofmt, go vet, staticcheck
 		echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
+
+attack: ## every line of the threat model in docs/security.md, attacked (ATTACKFLAGS=-v)
+	@test/setup go roots broker
+	@$(GO) build -o bin/attack ./test/attack
+	@exec bin/attack $(ATTACKFLAGS)
 
 fuzz: ## every fuzz target for FUZZTIME each (20s)
 	@test/setup go roots

@@ -244,6 +244,7 @@ func TestPurgeTakesWhatIsPicked(t *testing.T) {
 // Fails if a letter that cannot be believed is shown as good, a good one is
 // not, or whose it is is told wrongly.
 func TestLettersAreShownForWhatTheyAre(t *testing.T) {
+	t.Attr("threat", "T6")
 	fl := newFleet(t, rabbit.URI(t))
 	a := fl.up("hosta")
 	here, there := fl.entity("hosta"), fl.entity("hostb")

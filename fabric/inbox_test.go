@@ -290,6 +290,7 @@ func TestAJumpOfTheClockEndsNoWaiting(t *testing.T) {
 // Fails if more than eight messages of unknown home may wait, or if the ninth
 // is lost or overtaken for it.
 func TestManyUnknownSendersStopTheLine(t *testing.T) {
+	t.Attr("threat", "G1")
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	a, b := fl.up("hosta"), fl.up("hostb")

@@ -15,6 +15,7 @@ import (
 // Fails if the password shows in an error, a state or a log line, be it of a
 // URI that cannot be parsed or of a login that is refused.
 func TestPasswordIsNeverShown(t *testing.T) {
+	t.Attr("threat", "B7")
 	const secret = "hunter2-sesame"
 	for _, uri := range []string{
 		"amqp://u:" + secret + "@host:port/", "amqp://u:" + secret + "@h:1/%zz", "amqp://u:" + secret + "@[::1/", "http://u:" + secret + "@h/",
@@ -43,6 +44,7 @@ func TestPasswordIsNeverShown(t *testing.T) {
 // Fails if a broker.tls setting is dropped without a word, or files that
 // cannot be used are found out only later.
 func TestTLSIsNeverDroppedSilently(t *testing.T) {
+	t.Attr("threat", "B7")
 	for what, c := range map[string]Config{
 		"plain scheme": {URI: "amqp://h/", TLS: TLS{ServerName: "broker"}},
 		"no such CA":   {URI: "amqps://h/", TLS: TLS{CA: "/nonexistent/ca.pem"}},
@@ -58,6 +60,7 @@ func TestTLSIsNeverDroppedSilently(t *testing.T) {
 // Fails if a second gateway of the same id binds, consumes or announces
 // anything, is quiet about it, or never takes over.
 func TestSecondGatewayOfAHostIdIsRefusedAndLoud(t *testing.T) {
+	t.Attr("threat", "B6")
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	first := fl.up("hosta")

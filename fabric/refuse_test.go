@@ -32,6 +32,7 @@ func raw(t testing.TB, ch *amqp.Channel, exchange, key string, e *envelope.Envel
 // the reason of another, is not dead-lettered or not counted, if it reaches
 // the handler, or if it wedges the consumer.
 func TestRefusedMailIsDeadLetteredUnderItsReason(t *testing.T) {
+	t.Attr("threat", "B1 B3 B4 G1 G3")
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	a, b := fl.up("hosta"), fl.up("hostb")
@@ -167,6 +168,7 @@ func consumeDLQ(t testing.TB, conn *amqp.Connection, n Names) <-chan amqp.Delive
 
 // Fails if a group's mail reaches a non-member, or broadcast.all a main.
 func TestBroadcastReachesMembersOnly(t *testing.T) {
+	t.Attr("threat", "B3")
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	a := fl.up("hosta")
@@ -186,6 +188,7 @@ func TestBroadcastReachesMembersOnly(t *testing.T) {
 // Fails if the signal, presence or control lane takes what is not for it, or
 // stops at it.
 func TestOtherLanesRefuseToo(t *testing.T) {
+	t.Attr("threat", "B1 B3 G1 G3")
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	a, b := fl.up("hosta"), fl.up("hostb")
@@ -228,6 +231,7 @@ func TestOtherLanesRefuseToo(t *testing.T) {
 // Fails if a dead letter of ours is not reported once, another's is, or what
 // the handler could not take does not come again.
 func TestOwnDeadLettersAreReported(t *testing.T) {
+	t.Attr("threat", "B5")
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	fails := 2

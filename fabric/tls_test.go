@@ -71,6 +71,7 @@ func (a *authority) path(file string) string { return filepath.Join(a.dir, file)
 // Fails if amqps does not connect with the configured CA, or connects to a
 // broker whose name or authority is another.
 func TestTLSConnectsOnlyToTheRightBroker(t *testing.T) {
+	t.Attr("threat", "B7")
 	ours, others := newAuthority(t, "ours"), newAuthority(t, "others")
 	ours.issue("broker", &x509.Certificate{
 		Subject: pkix.Name{CommonName: "broker"}, DNSNames: []string{"broker.test"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},

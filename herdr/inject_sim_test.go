@@ -163,6 +163,7 @@ var allKinds = []string{"claude", "codex", "opencode"}
 // Fault: on a real terminal some kind of agent gets another text than the one
 // sent, twice, or not at all; short, of many lines, and long enough to collapse.
 func TestSimEveryKindGetsTheText(t *testing.T) {
+	t.Attr("threat", "T4")
 	for _, kind := range allKinds {
 		for _, trim := range []bool{false, true} {
 			t.Run(kind, func(t *testing.T) {

@@ -346,6 +346,7 @@ func TestOneAtATimePerTerminal(t *testing.T) {
 
 // Fault: what must not be pasted reaches the pane.
 func TestUnsafeTextIsRefused(t *testing.T) {
+	t.Attr("threat", "T1 T4")
 	for _, text := range []string{"", "!rm -rf /", "/clear", "# note", " indented", "a\x1b[201~b", "a\rb", "a\tb", "a\u009bb", "a\xffb", "see @file", "…"} {
 		f := newFake()
 		out := inject(t, f, pinned, text, Hooks{Commit: func() error { t.Error("committed"); return nil }})

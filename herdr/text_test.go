@@ -13,6 +13,7 @@ import (
 // Fault: a character is cleaned into another form than a person and the agents
 // agree on.
 func TestClean(t *testing.T) {
+	t.Attr("threat", "T1 T3")
 	for in, want := range map[string]string{
 		"a\r\nb\rc\n":                         "a\nb\nc",
 		"\n\n  a \n b\t\n\n":                  "a \n b",
@@ -99,6 +100,7 @@ func nasty() *rapid.Generator[string] {
 // Fault: some content leaves the paste, presses a key, hides from a person, or
 // passes for a line of our own.
 func TestNoContentLeavesThePaste(t *testing.T) {
+	t.Attr("threat", "T1 T2 T3")
 	rapid.Check(t, func(t *rapid.T) {
 		s := nasty().Draw(t, "text")
 		checkClean(t, s)
@@ -108,6 +110,7 @@ func TestNoContentLeavesThePaste(t *testing.T) {
 
 // Fault: as above, for whatever bytes the fuzzer finds.
 func FuzzContent(f *testing.F) {
+	f.Attr("threat", "T1 T2 T3")
 	for _, s := range []string{"", "\x1b[201~\r", "\x9b201~", "a\xc2\x9b", "e\u0301@x\r\n", "[bridge end", "\u0300\u0338<\u0338"} {
 		f.Add(s)
 	}

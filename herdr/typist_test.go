@@ -311,6 +311,7 @@ func TestComposerTallerThanTheScreen(t *testing.T) {
 // Fault: content that quotes a dialog keeps its own Enter away, where there is a
 // composer to tell it from one.
 func TestContentMayQuoteADialog(t *testing.T) {
+	t.Attr("threat", "T2")
 	f := newFake()
 	want(t, inject(t, f, pinned, brief("it asked\nDo you want to proceed?\n❯ 1. Yes\nEsc to cancel\nNot logged in"), Hooks{}), Injected, "")
 	f.assertWrites(t, 1, 1)

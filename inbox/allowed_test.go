@@ -5,6 +5,7 @@ import "testing"
 // Fails if control.allow does not stop a host that is listed without send, or
 // its sender is not told why.
 func TestABriefOfAHostThatMayNotSendIsRefusedAndReported(t *testing.T) {
+	t.Attr("threat", "G4")
 	w := newWorldOn(t, openStore(t))
 	t.Cleanup(w.stop)
 	w.begin(func(c *Config) { c.Allowed = func(host string) bool { return host != there } })

@@ -24,6 +24,7 @@ func (w *world) again(gid string, env *envelope.Envelope, change ...func(*envelo
 // Fails if a second copy is injected, in whatever state the first is, or stays
 // on the broker.
 func TestADuplicateIsNeverInjected(t *testing.T) {
+	t.Attr("threat", "B2")
 	w := newWorld(t)
 	e := w.worker("a")
 	w.panes.gate("pane-a", "BUSY")
@@ -122,6 +123,7 @@ func TestADuplicateOfHeldMailTakesItsPlaceAndState(t *testing.T) {
 
 // Fails if one id with two bodies passes for a duplicate.
 func TestTheSameIDWithAnotherBodyIsRefused(t *testing.T) {
+	t.Attr("threat", "B2")
 	w := newWorld(t)
 	e, f := w.main("m"), w.worker("a")
 	held, drained, in := w.brief(e.GID, "held"), w.brief(e.GID, "drained"), w.brief(f.GID, "in")
@@ -173,6 +175,7 @@ func TestKnownIsWhatWasTakenWithThisBody(t *testing.T) {
 // A Known delivery was not verified. Fails if anything but its id and body is
 // believed: its kind, its time, its sender.
 func TestNothingOfAnUnverifiedCopyIsBelieved(t *testing.T) {
+	t.Attr("threat", "B2 B8")
 	w := newWorld(t)
 	e, f := w.main("m"), w.worker("a")
 	drained, failed, in := w.brief(e.GID, "drained"), w.brief(e.GID, "failed"), w.brief(f.GID, "in")
@@ -211,6 +214,7 @@ func TestNothingOfAnUnverifiedCopyIsBelieved(t *testing.T) {
 // Fails if a forged copy takes the place of the genuine one: at the next
 // restart it is refused, and the genuine one was acked.
 func TestAForgedCopyDoesNotReplaceHeldMail(t *testing.T) {
+	t.Attr("threat", "B2 B8")
 	w := newWorld(t)
 	e := w.main("m")
 	env := w.brief(e.GID, "1")

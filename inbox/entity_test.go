@@ -65,6 +65,7 @@ func TestARegistrationIsChecked(t *testing.T) {
 // Fails if what a token opened outlives the token or its entity, or if another
 // registration, or a new token for somebody else, ends it.
 func TestALeaseEndsWithItsToken(t *testing.T) {
+	t.Attr("threat", "U4")
 	w := newWorld(t)
 	register := func(r Registration) string {
 		t.Helper()
@@ -107,6 +108,7 @@ func TestALeaseEndsWithItsToken(t *testing.T) {
 // Fails if an entity is another one when it is registered again, or its token
 // is given away twice.
 func TestATokenIsGivenOnceAndANewOneReplacesIt(t *testing.T) {
+	t.Attr("threat", "U4")
 	w := newWorld(t)
 	register := func(r Registration) (store.Entity, string, bool) {
 		t.Helper()

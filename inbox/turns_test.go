@@ -294,6 +294,7 @@ func TestAnEndedQuestionKeepsNoText(t *testing.T) {
 // entity or in all, if a full entity takes none any more once there is room, or
 // if one beyond the bounds ends another or is refused without a word.
 func TestOpenQuestionsAreBounded(t *testing.T) {
+	t.Attr("threat", "G5")
 	fill := func(w *world, of, to int) (open int) {
 		for i := range of {
 			from := newID()

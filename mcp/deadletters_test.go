@@ -38,6 +38,7 @@ func (fakeLetters) PurgeDeadLetters(_ context.Context, a PurgeDeadLettersArgs) (
 // another, acts on all letters unless told to, or is there for anybody but the
 // host's own user.
 func TestDeadLettersAreForTheHostsUser(t *testing.T) {
+	t.Attr("threat", "U2")
 	r := start(t, withSocket(t), func(s *Server) { s.DeadLetters = fakeLetters{} })
 	for _, tc := range []struct {
 		verb, body string

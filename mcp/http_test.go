@@ -21,6 +21,7 @@ const (
 // Fails if a token that is not known gets in, or is taken for no token and so
 // for the default main.
 func TestWrongTokenIsNobody(t *testing.T) {
+	t.Attr("threat", "U4")
 	r := start(t, func(s *Server) { s.Identities = fakeIdentities{defaultMain: true} })
 	for _, auth := range []string{"Bearer wrong", "Bearer", "Bearer ", "Basic dG9rLWFubg==", "tok-ann", ""} {
 		t.Run(auth, func(t *testing.T) {
@@ -42,6 +43,7 @@ func TestWrongTokenIsNobody(t *testing.T) {
 // Fails if a client without a token is somebody although no default main is
 // set, is not the default main although one is, or may use REST.
 func TestNoTokenIsTheDefaultMainIfThereIsOne(t *testing.T) {
+	t.Attr("threat", "U4")
 	r := start(t)
 	if status, body, _ := r.do(t, request{method: "POST", path: "/mcp", body: whoamiCall}); status != 401 {
 		t.Errorf("without a default main: %d %s", status, body)
@@ -59,6 +61,7 @@ func TestNoTokenIsTheDefaultMainIfThereIsOne(t *testing.T) {
 // Fails if a web page can reach any path, by its origin or by a host name that
 // it made point here.
 func TestWebPagesAreKeptOut(t *testing.T) {
+	t.Attr("threat", "W1 W2")
 	r := start(t, func(s *Server) {
 		s.Identities = fakeIdentities{defaultMain: true}
 		s.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("metric 1\n")) })
@@ -110,6 +113,7 @@ func copyRequest(q request) request {
 
 // Fails if a body beyond the cap is read, or a small one is not.
 func TestBodyIsCapped(t *testing.T) {
+	t.Attr("threat", "U6")
 	r := start(t, func(s *Server) { s.BodyLimit = 1000 })
 	for _, path := range []string{"/mcp", "/api/v1/send"} {
 		status, body, _ := r.do(t, request{method: "POST", path: path, header: bearerAnn,
@@ -126,6 +130,7 @@ func TestBodyIsCapped(t *testing.T) {
 // Fails if somebody who knows another identity's session id can use it, or if
 // the refusal is a 404, which would make a client start anew.
 func TestSessionBelongsToItsIdentity(t *testing.T) {
+	t.Attr("threat", "U5")
 	r := start(t)
 	// Not used yet by its owner: only made.
 	status, body, header := r.do(t, request{method: "POST", path: "/mcp", header: bearerAnn,

@@ -67,6 +67,7 @@ func TestExplicitReceipt(t *testing.T) {
 // Fails if mail stays hidden after the one who fetched it has died without a
 // word, or comes again although he had confirmed it.
 func TestAReceiptIsTiedToItsConnection(t *testing.T) {
+	t.Attr("threat", "U5")
 	settled := make(chan bool, 1)
 	g := &fakeGateway{poll: func(ctx context.Context, _ PollArgs) (PollResult, error) {
 		OnWritten(ctx, func(written bool) { settled <- written })

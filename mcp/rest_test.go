@@ -69,6 +69,7 @@ func TestProblems(t *testing.T) {
 // Fails if the host's own user cannot use the admin verbs and speak for an
 // entity over the unix socket, or if anybody else can do more than he should.
 func TestWhoMayDoWhatOnTheSocket(t *testing.T) {
+	t.Attr("threat", "U2")
 	r := start(t, withSocket(t))
 	as := func(name string) map[string]string { return map[string]string{AsHeader: name} }
 	for name, tc := range map[string]struct {
@@ -104,6 +105,7 @@ func TestWhoMayDoWhatOnTheSocket(t *testing.T) {
 
 // Fails if another local user gets in, with a token or without, or root does not.
 func TestOtherUsersAreRefused(t *testing.T) {
+	t.Attr("threat", "U2")
 	own := uint32(os.Getuid())
 	for uid, want := range map[uint32]int{own: 200, 0: 200, own + 1: 401} {
 		r := start(t, withSocket(t), func(s *Server) {

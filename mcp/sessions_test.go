@@ -51,6 +51,7 @@ func (k knows) initialize(t *testing.T, token string) (id string) {
 // of its sessions, ends those of another identity, one that is used or one with
 // an open stream, or if a client whose session was ended cannot go on.
 func TestSessionsOfAnIdentityAreBounded(t *testing.T) {
+	t.Attr("threat", "U6")
 	k := startKnowing(t)
 	bobs := k.initialize(t, "tok-bob")
 	streaming := k.initialize(t, "tok-ann")
@@ -88,6 +89,7 @@ func TestSessionsOfAnIdentityAreBounded(t *testing.T) {
 // Fails if the sessions of many identities together are more than the bound, or
 // what is kept to count them does not go with them.
 func TestSessionsOfAllAreBounded(t *testing.T) {
+	t.Attr("threat", "U6")
 	now := time.Unix(0, 0)
 	s := sessions{now: func() time.Time { return now }, bound: map[string]*boundSession{}, of: map[string]int{}}
 	visit := func(i int) (over []string) {

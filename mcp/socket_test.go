@@ -13,6 +13,7 @@ import (
 
 // Fails if others can reach the socket or its directory, whatever the umask.
 func TestSocketIsPrivate(t *testing.T) {
+	t.Attr("threat", "U3")
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
 	path := filepath.Join(privateTemp(t), "new", "b.sock")
@@ -41,6 +42,7 @@ func TestSocketIsPrivate(t *testing.T) {
 
 // Fails if a crashed daemon's socket keeps the next one from starting.
 func TestStaleSocketIsReplaced(t *testing.T) {
+	t.Attr("threat", "U3")
 	path := filepath.Join(privateTemp(t), "b.sock")
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -64,6 +66,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 
 // Fails if a second daemon takes a live one's socket, or does not say whose it is.
 func TestBusySocketIsLeftAlone(t *testing.T) {
+	t.Attr("threat", "U3")
 	r := start(t, withSocket(t))
 	_, err := listenSocket(r.Socket)
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
@@ -76,6 +79,7 @@ func TestBusySocketIsLeftAlone(t *testing.T) {
 
 // Fails if what is no socket is removed.
 func TestFileInTheWayIsLeftAlone(t *testing.T) {
+	t.Attr("threat", "U3")
 	path := filepath.Join(privateTemp(t), "b.sock")
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -91,6 +95,7 @@ func TestFileInTheWayIsLeftAlone(t *testing.T) {
 // Fails if a stop leaves its socket behind, or removes the one of a daemon that
 // started in the meantime.
 func TestOnlyOurOwnSocketIsRemoved(t *testing.T) {
+	t.Attr("threat", "U3")
 	r := start(t, withSocket(t))
 	r.stop()
 	if _, err := os.Lstat(r.Socket); !os.IsNotExist(err) {
@@ -121,6 +126,7 @@ func TestLongSocketPath(t *testing.T) {
 
 // Fails if the kernel's word on who is at the other end is not asked for.
 func TestPeerUID(t *testing.T) {
+	t.Attr("threat", "U2")
 	path := filepath.Join(privateTemp(t), "b.sock")
 	l, err := listenSocket(path)
 	if err != nil {

@@ -33,6 +33,7 @@ func blockingPoll(t *testing.T, c *client.Client, args map[string]any) (result <
 // Fails if the cancel of one client without a session ends another one's call:
 // both number their requests from 1.
 func TestOneClientCannotCancelAnother(t *testing.T) {
+	t.Attr("threat", "U5")
 	begun, release := make(chan struct{}, 1), make(chan struct{})
 	g := &fakeGateway{poll: func(ctx context.Context, _ PollArgs) (PollResult, error) {
 		begun <- struct{}{}

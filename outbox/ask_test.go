@@ -293,6 +293,7 @@ func TestAQuestionAboutABriefProvesThatItIsIn(t *testing.T) {
 
 // Fault: a signal about a question believed from a host that it did not go to.
 func TestWhoMaySpeakAboutATurn(t *testing.T) {
+	t.Attr("threat", "G3")
 	w := newWorld(t)
 	turn := w.asking()
 	defer turn.Close()

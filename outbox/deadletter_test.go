@@ -53,6 +53,7 @@ func TestADeadLetterIsToldOnceItsRecipientWasAsked(t *testing.T) {
 // Fault: FAILED said of a brief that was injected, or that waits, because a
 // copy of it died.
 func TestADeadLetterMayBeACopy(t *testing.T) {
+	t.Attr("threat", "B5")
 	w := newWorld(t)
 	w.turn()
 	s := w.sent(Request{})

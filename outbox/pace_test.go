@@ -13,6 +13,7 @@ import (
 // Fault: two that only write to each other are never stopped, or those who
 // write to others are stopped with them, or for longer than needed.
 func TestAPairIsHeldToItsPace(t *testing.T) {
+	t.Attr("threat", "G5")
 	w := newWorld(t)
 	w.out.pace.perMinute = 3
 	for _, to := range []string{"coder", "aide"} { // there and here

@@ -202,6 +202,7 @@ func TestANoticeForSomebodyWhoIsGoneEndsTheIntent(t *testing.T) {
 
 // Fault: a word on a message from somebody else than its recipient believed.
 func TestOnlyTheRecipientsWordCounts(t *testing.T) {
+	t.Attr("threat", "G3")
 	w := newWorld(t)
 	s := w.sent(Request{})
 	e := report(envelope.Failed, "PANE_GONE", s.MsgID)

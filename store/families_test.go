@@ -69,6 +69,7 @@ func TestOnlyTheRunBeforeIsSaidToHaveEndedWell(t *testing.T) {
 
 // Fails if an entity's tokens outlive it, or others' go with it.
 func TestTokensGoWithTheirEntity(t *testing.T) {
+	t.Attr("threat", "U4")
 	s := runningStore(t, Options{})
 	a, b := newID(), newID()
 	mustWrite(t, s, func(tx *Tx, must func(error)) {

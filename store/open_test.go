@@ -77,6 +77,7 @@ func TestHolderIsNotMadeUp(t *testing.T) {
 
 // Fails if the store is made readable for others, or one that is gets opened.
 func TestOnlyTheOwnerMayReadTheStore(t *testing.T) {
+	t.Attr("threat", "U1")
 	parent := privateDir(t)
 	dir := filepath.Join(parent, "a", "b")
 	s := openAt(t, Options{Dir: dir})
@@ -143,6 +144,7 @@ func TestForeignOwnerIsRefused(t *testing.T) {
 // Fails if a damaged or a strange file crashes the daemon or is taken for an
 // empty store.
 func TestStrangeFilesAreRefused(t *testing.T) {
+	t.Attr("threat", "U1")
 	dir := privateDir(t)
 	path := filepath.Join(dir, DefaultFile)
 	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 1000)), 0o600); err != nil {

@@ -153,6 +153,7 @@ func TestReply(t *testing.T) {
 // Fault: a terminal obeys what a message holds; or a pipe gets other bytes than
 // were sent.
 func TestTerminalDoesNotObeyContent(t *testing.T) {
+	t.Attr("threat", "T6")
 	w := newWorld(t)
 	evil := "a\x1b]0;x\x07b\u009bc\x9bd\u202ee\tf\r\ng"
 	w.gw.poll.Messages = []mcp.Message{{Kind: "SEND", From: "a\x1b[2J@h", MsgID: "m", TraceID: "t", Content: evil}}

@@ -69,6 +69,7 @@ func TestASpawnHangsOnNoSingleMessage(t *testing.T) {
 // let, for a profile that is not open to others, or under the id of another
 // host's agent; or when a captured one launches again.
 func TestARequestThatMustNotLaunch(t *testing.T) {
+	t.Attr("threat", "G4")
 	w := newWorld(t)
 	a, b := w.hosts["hosta"], w.hosts["hostb"]
 	got, err := a.Spawn(t.Context(), w.ask())
@@ -129,6 +130,7 @@ func (h *host) spawns() (all []store.Spawn) {
 // be announced to nobody, or whose task cannot be sent, and when refusals pile
 // up in the store, or a corrected call under the same key does not work.
 func TestARefusedSpawnLeavesNothing(t *testing.T) {
+	t.Attr("threat", "G4 B8")
 	for _, where := range []string{"hosta", "hostb"} {
 		t.Run(where, func(t *testing.T) {
 			w := newWorld(t)
@@ -265,6 +267,7 @@ func TestTheNextStartTakesUpWhatWasLeft(t *testing.T) {
 // Fails when a stop hangs on one message, is taken from a host that is not let,
 // or is answered for an entity that is none.
 func TestAStopOnAnotherHost(t *testing.T) {
+	t.Attr("threat", "G4")
 	w := newWorld(t)
 	a, b := w.hosts["hosta"], w.hosts["hostb"]
 	got, err := a.Spawn(t.Context(), w.ask())

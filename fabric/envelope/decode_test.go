@@ -118,6 +118,7 @@ func TestDecodeIgnoresWhatIsNotOurs(t *testing.T) {
 // Fails when a limit is off by one, is not checked at all, or is told as
 // something else than a size.
 func TestDecodeLimits(t *testing.T) {
+	t.Attr("threat", "B4")
 	e := signedBrief(t)
 	size := 0
 	for name, value := range e.Headers {
@@ -149,6 +150,7 @@ func TestDecodeLimits(t *testing.T) {
 // Fails when a table of many headers is copied before it is counted: refusing
 // it must cost nothing that grows with it.
 func TestDecodeCountsBeforeItAllocates(t *testing.T) {
+	t.Attr("threat", "B4")
 	table := signedBrief(t).Table()
 	for i := range 50_000 {
 		table[fmt.Sprint("header-", i)] = ""
@@ -166,6 +168,7 @@ func TestDecodeCountsBeforeItAllocates(t *testing.T) {
 // Fails when a signature has a second spelling, or its absence is taken for
 // anything but a bad signature.
 func TestSignatureText(t *testing.T) {
+	t.Attr("threat", "B1")
 	e := signedBrief(t)
 	good := e.Headers["sig"]
 	last := map[byte]string{'A': "B", 'Q': "R", 'g': "h", 'w': "x"}[good[85]]

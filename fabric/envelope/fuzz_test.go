@@ -30,6 +30,7 @@ func unpack(packed string) map[string]any {
 // Fails when some table crashes the consumer, gets past a limit, or is read as
 // something that we'd not write ourselves.
 func FuzzDecode(f *testing.F) {
+	f.Attr("threat", "B4")
 	for _, v := range vectors(f) {
 		if body := v.body(f); len(body) < 1024 {
 			f.Add(pack(v.table()), body)
@@ -73,6 +74,7 @@ func FuzzDecode(f *testing.F) {
 // Fails when a table or body other than a signed one verifies, or the signed
 // one doesn't.
 func FuzzVerify(f *testing.F) {
+	f.Attr("threat", "B1 B4")
 	signed := map[string]vector{}
 	trust := trusting{}
 	for _, v := range vectors(f) {

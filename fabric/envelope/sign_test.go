@@ -81,6 +81,7 @@ func TestRoundTrip(t *testing.T) {
 
 // Fails when one change on the way, of whatever sort, leaves the signature good.
 func TestAnySingleChangeIsRefused(t *testing.T) {
+	t.Attr("threat", "B1")
 	changes := map[string]func(t *rapid.T, table map[string]any, names []string, body *[]byte){
 		"value": func(t *rapid.T, table map[string]any, names []string, _ *[]byte) {
 			name := rapid.SampledFrom(names).Draw(t, "name")
@@ -271,6 +272,7 @@ func TestSigningInputNeverCutsLengths(t *testing.T) {
 // Fails when a host that changes its key is cut off while both are trusted, or
 // when one of several keys hides another.
 func TestVerifyTriesEveryKeyOfTheSigner(t *testing.T) {
+	t.Attr("threat", "B1")
 	other := public(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))
 	e := signedBrief(t)
 	for name, tc := range map[string]struct {

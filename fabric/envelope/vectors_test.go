@@ -33,6 +33,7 @@ func TestVectorSigningInput(t *testing.T) {
 // Fails when Verify accepts what was changed after signing, refuses what was
 // not, or takes a key other than the signer's.
 func TestVectorVerify(t *testing.T) {
+	t.Attr("threat", "B1")
 	for _, v := range vectors(t) {
 		t.Run(v.Name, func(t *testing.T) {
 			trust := trusting{v.Headers["signer"]: {unhex(t, v.Public)}}

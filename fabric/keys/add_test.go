@@ -125,6 +125,7 @@ func TestAddWantsASoundPlace(t *testing.T) {
 
 // Fails when a revoked key is still believed, or another key goes with it.
 func TestRevoke(t *testing.T) {
+	t.Attr("threat", "G7")
 	dir := trustDir(t, "hostb.pub", PublicLine("hostb", pubOf(1))+PublicLine("hostb", pubOf(2)), "hostc.pub", PublicLine("hostc", pubOf(3)), "hostd.pub", "rubbish")
 	for _, tc := range []struct {
 		host, print string

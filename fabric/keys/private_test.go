@@ -76,6 +76,7 @@ func TestLoadOrCreateRace(t *testing.T) {
 // Fails when a key that somebody else may know or exchange is used, or the
 // error doesn't say how to mend it.
 func TestLoadRefusesWhatOthersCanReach(t *testing.T) {
+	t.Attr("threat", "U1")
 	for name, tc := range map[string]struct {
 		path string // relative to the parent of the key's directory
 		mode os.FileMode
@@ -113,6 +114,7 @@ func TestLoadRefusesWhatOthersCanReach(t *testing.T) {
 
 // Fails when a key is made where others can exchange it.
 func TestCreateRefusesAnOpenDirectory(t *testing.T) {
+	t.Attr("threat", "U1")
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)

@@ -40,6 +40,7 @@ func TestTrust(t *testing.T) {
 // Fails when mail signed with either key is refused while a host changes its
 // key, or the old key still counts when its line is gone.
 func TestRotation(t *testing.T) {
+	t.Attr("threat", "B2")
 	dir := trustDir(t, "hostb.pub", PublicLine("hostb", pubOf(1)))
 	trust := open(t, dir)
 	verify := func(key ed25519.PrivateKey) error {
@@ -77,6 +78,7 @@ func TestRotation(t *testing.T) {
 // Fails when a change of the same length within one tick of the file system's
 // clock is overlooked.
 func TestReloadSeesEveryChange(t *testing.T) {
+	t.Attr("threat", "G7")
 	dir := trustDir(t, "hostb.pub", PublicLine("hostb", pubOf(1)))
 	path := filepath.Join(dir, "hostb.pub")
 	trust := open(t, dir)
@@ -150,6 +152,7 @@ func TestProblems(t *testing.T) {
 
 // Fails when somebody else can decide whom we trust.
 func TestTrustRefusesWhatOthersCanWrite(t *testing.T) {
+	t.Attr("threat", "U1")
 	for _, mode := range []os.FileMode{0o664, 0o646, 0o666} {
 		dir := trustDir(t, "hostb.pub", PublicLine("hostb", pubOf(1)), "hostc.pub", PublicLine("hostc", pubOf(2)))
 		if err := os.Chmod(filepath.Join(dir, "hostb.pub"), mode); err != nil {
@@ -307,6 +310,7 @@ func TestFingerprint(t *testing.T) {
 // Fails when a key is called weak that isn't: each of the list must let anybody
 // sign, which shows in a made-up signature that fits one message in eight.
 func TestWeakKeysAreWeak(t *testing.T) {
+	t.Attr("threat", "B1")
 	forged := append([]byte{1}, make([]byte, 63)...)
 	forgeable := func(pub ed25519.PublicKey) bool {
 		for i := range 500 {

@@ -9,6 +9,7 @@ import (
 // Fails when a body makes Handle panic, hold more than its bounds, or leave a
 // view that no longer adds up.
 func FuzzHandle(f *testing.F) {
+	f.Attr("threat", "G6")
 	for _, body := range []any{
 		gatewayBody{stamp: stamp{1, 1}, IntervalMS: 5000, Digest: "x", Serving: true},
 		gatewayBody{stamp: stamp{1, 2}, Part: 1, Parts: 1, Entities: []entityBody{bodyOf(1, "a"), bodyOf(1, "b"), {}, bodyOf(2, "B A\x1bD")}},

@@ -11,6 +11,7 @@ import (
 
 // Fails when a host speaks for another one, or nonsense changes anything.
 func TestRefusalsChangeNothing(t *testing.T) {
+	t.Attr("threat", "G2 B8")
 	bubble(t, func(t *testing.T, f *fleet) {
 		a := f.join("hosta")
 		good := announceBody{stamp{1, 1}, bodyOf(5, "x")}
@@ -81,6 +82,7 @@ func TestEntityMaySpeakInItsOwnName(t *testing.T) {
 // Fails when a flood of solicitations makes more than one full announcement a
 // second.
 func TestFullAnnouncementIsGivenOnceASecond(t *testing.T) {
+	t.Attr("threat", "G6")
 	bubble(t, func(t *testing.T, f *fleet) {
 		f.quick = true
 		f.join("hosta", worker(1, "builder"))
@@ -106,6 +108,7 @@ func TestFullAnnouncementIsGivenOnceASecond(t *testing.T) {
 
 // Fails when a gateway with our host id and key goes unnoticed or is believed.
 func TestCloneIsLoudAndNotBelieved(t *testing.T) {
+	t.Attr("threat", "B6")
 	bubble(t, func(t *testing.T, f *fleet) {
 		a := f.join("hosta", worker(1, "builder"))
 		for seq := range uint64(5) {

@@ -139,6 +139,7 @@ func TestSetLocalRefusals(t *testing.T) {
 // Fails when a trusted host that runs wild fills our memory: too many entities,
 // or strings without a bound.
 func TestHostileHostIsBounded(t *testing.T) {
+	t.Attr("threat", "G6")
 	bubble(t, func(t *testing.T, f *fleet) {
 		a := f.join("hosta")
 		seq := uint64(0)

@@ -225,6 +225,7 @@ func TestDigestThatDiffersSolicits(t *testing.T) {
 // Fails when the digest leaves out what the receiver refused: it would solicit
 // for ever. Fails too when the claim moves the gid or is not loud exactly once.
 func TestClaimOfAForeignGidIsRefusedAndDoesNotSolicitForEver(t *testing.T) {
+	t.Attr("threat", "G2")
 	bubble(t, func(t *testing.T, f *fleet) {
 		f.quick = true
 		a := f.join("hosta", worker(1, "builder"))

@@ -20,6 +20,7 @@ import (
 // Fails when it is quiet about it or ready, when its local mail suffers, or
 // when the first one does.
 func TestSecondGatewayIsRefused(t *testing.T) {
+	t.Attr("threat", "B6")
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()

@@ -87,6 +87,7 @@ func (a *attacker) publish(t *testing.T, ctx context.Context, exchange, key stri
 // hostile is one thing that a broker client can publish, and why it is refused.
 type hostile struct {
 	name, reason string
+	threat       string // lines of docs/security.md
 	told         string // of a brief that is hosta's own all the same: why lead is told that it failed
 	attack       func(t *testing.T, ctx context.Context, to string) *envelope.Envelope
 }
@@ -116,6 +117,7 @@ func TestHostilePublisher(t *testing.T) {
 	a := newAttacker(t, s, f.Prefix)
 	for _, c := range a.cases(t, carol) {
 		t.Run(c.name, func(t *testing.T) {
+			t.Attr("threat", c.threat)
 			before := metric(t, s.b, "bridged_refusals_total", c.reason)
 			e := c.attack(t, ctx, s.bob.GID)
 			a.buried(t, ctx, e)
@@ -165,13 +167,13 @@ func carried(t *testing.T, ctx context.Context, carol *fleet.Main, e *envelope.E
 func (a *attacker) cases(t *testing.T, carol *fleet.Main) []hostile {
 	n := a.names
 	return []hostile{
-		{name: "bad signature", reason: "bad_signature", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "bad signature", threat: "B1", reason: "bad_signature", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			e := a.letter(t, to, "harmless", nil)
 			e.Body = []byte(attackText)
 			a.publish(t, ctx, n.Msg(), to, e, nil)
 			return e
 		}},
-		{name: "foreign signer", reason: "unknown_signer", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "foreign signer", threat: "B1", reason: "unknown_signer", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			_, key, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -183,7 +185,7 @@ func (a *attacker) cases(t *testing.T, carol *fleet.Main) []hostile {
 			a.publish(t, ctx, n.Msg(), to, e, nil)
 			return e
 		}},
-		{name: "foreign key under a trusted name", reason: "bad_signature", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "foreign key under a trusted name", threat: "B1", reason: "bad_signature", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			_, key, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -195,25 +197,25 @@ func (a *attacker) cases(t *testing.T, carol *fleet.Main) []hostile {
 			a.publish(t, ctx, n.Msg(), to, e, nil)
 			return e
 		}},
-		{name: "newer major version", reason: "newer_major", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "newer major version", threat: "B4", reason: "newer_major", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			e := a.letter(t, to, attackText, nil)
 			e.Headers["v"] = "2"
 			e.Headers["sig"] = base64.RawURLEncoding.EncodeToString(ed25519.Sign(a.hosta, envelope.SigningInput(e.Headers, e.Body)))
 			a.publish(t, ctx, n.Msg(), to, e, nil)
 			return e
 		}},
-		{name: "straight into another's queue", reason: "wrong_queue", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "straight into another's queue", threat: "B3", reason: "wrong_queue", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			e := a.letter(t, carol.GID, "for carol alone", nil)
 			a.publish(t, ctx, "", n.Inbox(to), e, nil)
 			return e
 		}},
-		{name: "copied by CC", reason: "wrong_queue", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "copied by CC", threat: "B3", reason: "wrong_queue", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			e := a.letter(t, carol.GID, "for carol alone", nil)
 			a.publish(t, ctx, n.Msg(), carol.GID, e, amqp.Table{"CC": []any{to}})
 			carried(t, ctx, carol, e)
 			return e
 		}},
-		{name: "foreign binding", reason: "wrong_queue", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "foreign binding", threat: "B3", reason: "wrong_queue", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			if err := a.ch.QueueBind(n.Inbox(to), carol.GID, n.Msg(), false, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -225,22 +227,22 @@ func (a *attacker) cases(t *testing.T, carol *fleet.Main) []hostile {
 			}
 			return e
 		}},
-		{name: "unknown kind", reason: "unknown_kind", told: "REFUSED", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "unknown kind", threat: "B4", reason: "unknown_kind", told: "REFUSED", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			e := a.letter(t, to, attackText, func(e *envelope.Envelope) { e.Kind = "GREETING" })
 			a.publish(t, ctx, n.Msg(), to, e, nil)
 			return e
 		}},
-		{name: "another host's entity", reason: "foreign_home", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "another host's entity", threat: "G1", reason: "foreign_home", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			e := a.letter(t, to, attackText, func(e *envelope.Envelope) { e.From = carol.GID })
 			a.publish(t, ctx, n.Msg(), to, e, nil)
 			return e
 		}},
-		{name: "replayed when its life is over", reason: "expired", told: "EXPIRED", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "replayed when its life is over", threat: "B2", reason: "expired", told: "EXPIRED", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			e := a.letter(t, to, attackText, func(e *envelope.Envelope) { e.ExpiresAt = e.TS - time.Minute.Milliseconds() })
 			a.publish(t, ctx, n.Msg(), to, e, nil)
 			return e
 		}},
-		{name: "rubbish", reason: "malformed_header", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
+		{name: "rubbish", threat: "B4", reason: "malformed_header", attack: func(t *testing.T, ctx context.Context, to string) *envelope.Envelope {
 			e := &envelope.Envelope{MsgID: "rubbish", Headers: map[string]string{"msgId": "rubbish", "kind": attackText}}
 			a.publish(t, ctx, n.Msg(), to, e, nil)
 			return e

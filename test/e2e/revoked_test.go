@@ -12,6 +12,7 @@ import (
 // for no mail any more, whether it showed the token or speaks for the
 // entity as the host's own user. Fails when the wait goes on, or mail goes to it.
 func TestARevokedPollEnds(t *testing.T) {
+	t.Attr("threat", "U4")
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()

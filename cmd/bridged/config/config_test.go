@@ -194,6 +194,7 @@ func TestMappingsAreReplacedWhole(t *testing.T) {
 // Fault: a host that is not listed may spawn, or one that is listed with
 // nothing may still send.
 func TestControlAllows(t *testing.T) {
+	t.Attr("threat", "G4")
 	c := Control{Allow: map[string][]string{"hostb": {"send", "spawn"}, "hostc": {}}}
 	for _, x := range []struct {
 		host, verb string
@@ -379,6 +380,7 @@ func TestHerdrSocket(t *testing.T) {
 // Fault: some way of printing a configuration shows the broker's password or
 // the value of a profile's variable.
 func TestPrintingRedacts(t *testing.T) {
+	t.Attr("threat", "B7")
 	b := newBox(t, `
 broker: {uri: "amqps://hosta:s3cret@broker:5671/"}
 profiles: {a: {argv: [x], env: {API_KEY: t0ken}}}
