@@ -143,6 +143,11 @@ func encode(method string, params any) ([]byte, error) {
 func (c *Client) exchange(ctx context.Context, method string, line []byte) ([]byte, error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
+		// A dialer goes by the clock and gives up a moment before the context
+		// ends: wait for that, or it would hide whose end it was.
+		if at, ok := ctx.Deadline(); ok && !time.Now().Before(at) {
+			<-ctx.Done()
+		}
 		return nil, c.down(err)
 	}
 	defer conn.Close()

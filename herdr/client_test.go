@@ -45,6 +45,22 @@ func say(text string) func(net.Conn, string) {
 	return func(conn net.Conn, _ string) { _, _ = io.WriteString(conn, text) }
 }
 
+// late is a context past its deadline that has not been told so yet: on a busy
+// machine its timer fires late.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
+
+// Fault: the end of the caller's own patience is told as a herdr that is down.
+func TestOwnDeadlineIsNotHerdrDown(t *testing.T) {
+	c := listen(t, say("{\"result\":{}}\n"))
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := c.Ping(late{ctx}); err == nil || ctx.Err() == nil {
+		t.Errorf("it came to %v before its context ended", err)
+	}
+}
+
 // Fault: a herdr that is not there cannot be told from one that refuses, or
 // from a request of unknown outcome.
 func TestHerdrDown(t *testing.T) {
