@@ -348,7 +348,7 @@ func (o *Outbox) AnswerTurn(ctx context.Context, a TurnAnswer) (Sent, error) {
 	defer o.forgetWord(env)
 	if a.Ask.Signer == o.cfg.Host {
 		o.Turn(env)
-	} else if err := o.answerAway(ctx, env, sent.To.Address()); err != nil {
+	} else if err := o.answerAway(ctx, env, a.Ask); err != nil {
 		return sent, err
 	}
 	late := time.NewTimer(answerWait)
@@ -374,7 +374,7 @@ func (o *Outbox) asker(ask *envelope.Envelope) roster.Target {
 	return roster.Target{GID: ask.From, Name: ask.From, Host: ask.Signer, Kind: worker}
 }
 
-func (o *Outbox) answerAway(ctx context.Context, env *envelope.Envelope, to string) error {
+func (o *Outbox) answerAway(ctx context.Context, env, ask *envelope.Envelope) error {
 	if ok, reason := o.cfg.Broker.Connected(); !ok {
 		return brokerDown(reason)
 	}
@@ -383,8 +383,12 @@ func (o *Outbox) answerAway(ctx context.Context, env *envelope.Envelope, to stri
 	switch outcome {
 	case fabric.Confirmed, fabric.InDoubt:
 		return nil
-	case fabric.Returned:
-		return fault.New(fault.HostOffline, "the gateway of %s is not connected; the answer was not sent. Try again in some seconds", to)
+	case fabric.Returned: // its gateway is away, or it has ended and takes no signals any more
+		to := o.asker(ask)
+		if to.Gone {
+			return fault.New(fault.TooLate, "%s has ended; your answer was not delivered", to.Address())
+		}
+		return fault.New(fault.HostOffline, "the gateway of %s is not connected, or the agent has just ended; the answer was not sent. Try again in some seconds", to.Address())
 	case fabric.NotSent:
 		return err
 	}

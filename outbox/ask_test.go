@@ -269,6 +269,22 @@ func TestAnAnswerIsConfirmedByItsAsker(t *testing.T) {
 	}
 }
 
+// Fault: an answer to one who has ended is said to be worth another try.
+func TestAnAnswerToOneWhoHasEndedIsTooLate(t *testing.T) {
+	w := newWorld(t)
+	w.broker.answer = func(publication) reply { return reply{out: fabric.Returned} }
+	ask := &envelope.Envelope{
+		Kind: envelope.Ask, MsgID: newID(), TraceID: newTrace(), TurnID: newID(), From: coder, To: boss, Signer: "hostb",
+	}
+	for gone, code := range map[bool]fault.Code{false: fault.HostOffline, true: fault.TooLate} {
+		who := w.dir.who[coder]
+		who.Gone = gone
+		w.dir.who[coder] = who
+		_, err := w.out.AnswerTurn(context.Background(), TurnAnswer{Ask: ask, Left: time.Minute, Content: []byte("left")})
+		wantCode(t, err, code)
+	}
+}
+
 // Fault: the sender of a brief told that it is in doubt although its worker
 // asked about it, or told of it twice: by the question and by a notice.
 func TestAQuestionAboutABriefProvesThatItIsIn(t *testing.T) {
