@@ -27,6 +27,7 @@ var (
 	connected = desc("bridged_connected", "1 while the broker is connected.")
 	taken     = desc("bridged_handed_back_total", "Mail held for long, handed back and taken again before the broker's limit.")
 	commits   = desc("bridged_store_commits_total", "Commits of the store.")
+	unknown   = desc("bridged_unknown_kinds_total", "Messages of kinds that only a later version knows, let go.")
 	healthy   = desc("bridged_store_healthy", "1 while the store takes writes.")
 	held      = desc("bridged_held", "Mail that waits for its reader.", "name")
 )
@@ -38,7 +39,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 type collector struct{ g *gateway }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{publishes, refusals, dead, delivered, signals, parked, connected, taken, commits, healthy, held} {
+	for _, d := range []*prometheus.Desc{publishes, refusals, dead, delivered, signals, parked, connected, taken, unknown, commits, healthy, held} {
 		ch <- d
 	}
 }
@@ -69,6 +70,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count(delivered, s.Delivered)
 	count(signals, s.Signals)
 	count(taken, s.HandedBack)
+	count(unknown, s.UnknownKinds)
 	gauge(parked, float64(s.Parked))
 	ready, _ := link(c).Connected()
 	gauge(connected, oneIf(ready))

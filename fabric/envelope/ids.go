@@ -109,8 +109,12 @@ func validNumber(s string) bool {
 // newerMajor compares spellings: a valid version that is not of our major one
 // is of a later one, whatever its size.
 func newerMajor(version string) bool {
+	return majorOf(version) != majorOf(Version)
+}
+
+func majorOf(version string) string {
 	major, _, _ := strings.Cut(version, ".")
-	return major != Version
+	return major
 }
 
 // validToken accepts what may stand in an AMQP short string and in a log line

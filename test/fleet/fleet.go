@@ -45,9 +45,10 @@ func New(ctx context.Context, dir, broker, prefix string, tags ...string) (*Flee
 
 var built struct {
 	sync.Mutex
-	dir  string
-	tags string
-	err  error
+	dir   string
+	tags  string
+	newer string // the binary of a later version
+	err   error
 }
 
 // binaries builds the programs once per process.

@@ -28,9 +28,10 @@ type Host struct {
 	Addr  string // of MCP, REST and health
 	Herdr *herdrsim.Server
 
-	fleet *Fleet
-	dir   string
-	env   []string // of the daemon, over the fleet's
+	fleet  *Fleet
+	binary string // bridged
+	dir    string
+	env    []string // of the daemon, over the fleet's
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -45,7 +46,7 @@ func (f *Fleet) AddHost(ctx context.Context, name string, env ...string) (*Host,
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{Name: name, Addr: addr, fleet: f, dir: filepath.Join(f.Dir, name), env: env}
+	h := &Host{Name: name, Addr: addr, fleet: f, binary: f.bridged, dir: filepath.Join(f.Dir, name), env: env}
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (h *Host) Environ() []string {
 
 // Command is bridged on the command line of this host's user.
 func (h *Host) Command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, h.fleet.bridged, args...)
+	cmd := exec.CommandContext(ctx, h.binary, args...)
 	cmd.Env, cmd.Dir = h.Environ(), h.dir
 	return cmd
 }
@@ -90,7 +91,7 @@ func (h *Host) Start(ctx context.Context) error {
 		h.mu.Unlock()
 		return errors.New(h.Name + " runs already")
 	}
-	cmd := exec.Command(h.fleet.bridged, "serve")
+	cmd := exec.Command(h.binary, "serve")
 	cmd.Env, cmd.Dir = h.Environ(), h.dir
 	cmd.Stderr, cmd.Stdout = &lockedWriter{h: h}, &lockedWriter{h: h}
 	cmd.SysProcAttr = dieWithParent()
