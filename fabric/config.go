@@ -22,6 +22,7 @@ type Config struct {
 	TLS       TLS
 	Prefix    string // of exchange and queue names; see Names
 	Limits    envelope.Limits
+	PerPair   int // messages of one sender to one recipient in a minute, twice of which are taken; 0: no bound
 }
 
 // TLS names the PEM files for an amqps URI; all are optional.

@@ -98,7 +98,7 @@ func (s *session) unbindSignal(ctx context.Context, gid string) error {
 // readLane reads a queue until its channel, its consumer or the session ends.
 func (s *session) readLane(ch *amqp.Channel, deliveries <-chan amqp.Delivery, l lane) {
 	acks := &batch{ch: ch}
-	r := &reader{f: s.f, place: l.place, accept: func(env *envelope.Envelope, _ *amqp.Delivery, h *hold) {
+	r := &reader{f: s.f, place: l.place, floods: floods{perMinute: s.f.cfg.PerPair}, accept: func(env *envelope.Envelope, _ *amqp.Delivery, h *hold) {
 		l.handle(env, h)
 		if l.batch {
 			acks.add(h)

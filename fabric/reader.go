@@ -32,7 +32,8 @@ type reader struct {
 	accept func(*envelope.Envelope, *amqp.Delivery, *hold)
 	parked []*parked
 	quiet  map[string]bool // hosts that are not heard, for which messages wait
-	next   time.Time       // when the parked ones are due; zero: not reckoned yet
+	floods floods
+	next   time.Time // when the parked ones are due; zero: not reckoned yet
 }
 
 // parked is a message that waits for its sender's home to become known.
@@ -110,6 +111,12 @@ func (r *reader) judge(d *amqp.Delivery) (env *envelope.Envelope, j judgement) {
 func (r *reader) act(m *parked, j judgement) {
 	switch j.verdict {
 	case accept:
+		if r.f.verifier.counts(r.place, m.env) {
+			if j = r.floods.take(r.f.deps.Now(), m.env); j.verdict == refuse {
+				r.refuse(m, j)
+				return
+			}
+		}
 		r.accept(m.env, &m.d, m.h)
 	case refuse:
 		r.refuse(m, j)

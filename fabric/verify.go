@@ -22,6 +22,7 @@ const (
 	reasonHorizon     = "outside_horizon" // its ts is too far from our clock
 	reasonNotSentTo   = "wrong_witness"   // a signal about a message from a host it was not sent to
 	reasonUnknownKind = "unknown_kind"    // a newer minor version, in an inbox
+	reasonFlood       = "rate_limited"    // its sender brings too much; see floods
 	reasonPanic       = "internal"        // reading it failed in a way that is our fault
 )
 

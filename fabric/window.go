@@ -52,7 +52,8 @@ func newWindow(in *inbox, ch *amqp.Channel, lavin bool) *window {
 	f, spec := in.f, in.snapshot()
 	w := &window{in: in, spec: spec, ch: ch, queue: f.names.Inbox(spec.GID), lavin: lavin}
 	w.r = &reader{
-		f: f, place: place{lane: envelope.LaneMail, gid: spec.GID, worker: spec.Worker, queue: w.queue},
+		f: f, floods: floods{perMinute: f.cfg.PerPair},
+		place: place{lane: envelope.LaneMail, gid: spec.GID, worker: spec.Worker, queue: w.queue},
 		accept: func(env *envelope.Envelope, d *amqp.Delivery, h *hold) {
 			f.stats.delivered.Add(1)
 			spec.Handler(envelope.Delivery{Envelope: env, Redelivered: d.Redelivered, Settler: h})

@@ -136,7 +136,7 @@ func fabricConfig(cfg config.Config) fabric.Config {
 	return fabric.Config{
 		Host: cfg.Host, URI: cfg.Broker.URI.Secret(), Heartbeat: cfg.Broker.Heartbeat, Prefix: cfg.Broker.Prefix,
 		TLS:    fabric.TLS{CA: cfg.Broker.TLS.CA, Cert: cfg.Broker.TLS.Cert, Key: cfg.Broker.TLS.Key},
-		Limits: envelope.Limits{BodyBytes: cfg.Limits.ContentBytes},
+		Limits: envelope.Limits{BodyBytes: cfg.Limits.ContentBytes}, PerPair: cfg.Limits.PerPair,
 	}
 }
 

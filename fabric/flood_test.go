@@ -1,0 +1,120 @@
+package fabric
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"fleetd/fabric/envelope"
+	"fleetd/fault"
+	"fleetd/test/rabbit"
+)
+
+// A trusted gateway that keeps to no pace fills an inbox nobody reads. Fails
+// when its mail takes the room of others', when what is too much is shown,
+// counts under no reason or as a sender's of his own host, or when every single
+// one is reported.
+func TestAFloodFromOneSenderLeavesRoomForOthers(t *testing.T) {
+	t.Attr("threat", "G5")
+	const perPair, flood = 20, 600
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
+	b := fl.up("hostb", func(c *Config, _ *Deps) { c.PerPair = perPair })
+	from, friend, to := fl.entity("hosta"), fl.entity("hosta"), fl.entity("hostb")
+	box := b.attach(to) // its window is 64, and nothing is settled
+	_, ch := stranger(t, uri)
+	now := time.Now().UnixMilli() // one time for all: on a slow machine none becomes free
+	for i := range flood {
+		kind := []envelope.Kind{envelope.Send, envelope.Reply, envelope.Failed}[i%3]
+		e := fl.letter(kind, "hosta", from, to, "", func(e *envelope.Envelope) {
+			if e.TS = now; kind == envelope.Send {
+				e.Body = []byte("flood")
+				return
+			}
+			if e.InReplyTo = e.MsgID; kind == envelope.Failed {
+				e.Reason = "EXPIRED"
+			}
+		})
+		raw(t, ch, fl.names().Msg(), to, e, nil)
+	}
+	raw(t, ch, fl.names().Msg(), to, fl.letter(envelope.Send, "hosta", friend, to, "a friend's"), nil)
+	taken := 0
+	for string(got(t, "the friend's mail", box.mail).Body) != "a friend's" {
+		taken++
+	}
+	if taken != floodSlack*perPair {
+		t.Errorf("%d of the flood were taken, want %d", taken, floodSlack*perPair)
+	}
+	eventually(t, "the rest is refused", func() bool { return b.Refusals()["rate_limited"] == flood-floodSlack*perPair })
+	if code := got(t, "report", b.reported); code != fault.RateLimited {
+		t.Errorf("reported as %s", code)
+	}
+	if n := len(b.reported); n != 0 {
+		t.Errorf("reported %d times more", n)
+	}
+}
+
+// Fails when mail that waited while its recipient was away is taken for a
+// flood, when a flood passes by what it says of its times, or when one sender
+// or recipient costs another.
+func TestWhatAFloodIs(t *testing.T) {
+	t.Attr("threat", "G5 B8")
+	const perPair = 60
+	now := time.UnixMilli(1_800_000_000_000)
+	letter := func(from, to string, sent time.Time) *envelope.Envelope {
+		return &envelope.Envelope{Kind: envelope.Send, From: from, To: to, TS: sent.UnixMilli()}
+	}
+	// passed sends n letters, the i-th at(i), and counts those that are taken.
+	passed := func(f *floods, from, to string, n int, at func(i int) time.Time) (taken int) {
+		for i := range n {
+			if f.take(now, letter(from, to, at(i))).verdict == accept {
+				taken++
+			}
+		}
+		return taken
+	}
+	ago := func(d time.Duration) func(int) time.Time {
+		return func(i int) time.Time { return now.Add(-d + time.Duration(i)*time.Second) }
+	}
+	const burst = floodSlack * perPair
+	for name, c := range map[string]struct {
+		n, want int
+		at      func(i int) time.Time
+	}{
+		"an honest backlog of six hours":  {6 * 3600, 6 * 3600, ago(6 * time.Hour)},
+		"all at once":                     {5000, burst, func(int) time.Time { return now }},
+		"all at once, long ago":           {5000, burst, func(int) time.Time { return now.Add(-time.Hour) }},
+		"from the future":                 {5000, burst, func(i int) time.Time { return now.Add(time.Duration(i) * time.Minute) }},
+		"to and fro between two old days": {5000, burst, func(i int) time.Time { return now.Add(-time.Duration(i%2+1) * 24 * time.Hour) }},
+	} {
+		f := &floods{perMinute: perPair}
+		if n := passed(f, "x", "y", c.n, c.at); n != c.want {
+			t.Errorf("%s: %d of %d are taken, want %d", name, n, c.n, c.want)
+		}
+		if n := passed(f, "x", "z", 1, c.at) + passed(f, "w", "y", 1, c.at); n != 2 {
+			t.Errorf("%s: others were kept out", name)
+		}
+	}
+	f := &floods{perMinute: perPair}
+	passed(f, "x", "y", 5000, ago(0))
+	now = now.Add(-time.Hour) // our clock is put right
+	passed(f, "x", "y", 5000, ago(0))
+	now = now.Add(time.Minute)
+	if n := passed(f, "x", "y", 5000, func(int) time.Time { return now }); n != burst {
+		t.Errorf("a minute after the clock was put back %d are taken, want %d", n, burst)
+	}
+	for i := range 10 * floodPairs {
+		f.take(now, letter(fmt.Sprint("made up ", i), "y", now))
+	}
+	if len(f.pairs) > floodPairs {
+		t.Errorf("%d pairs are remembered", len(f.pairs))
+	}
+	j := judgement{}
+	for range 5000 {
+		j = f.take(now, letter("x", strings.Repeat("y", 36), now))
+	}
+	if j.verdict != refuse || j.reason != "rate_limited" || j.code != fault.RateLimited {
+		t.Errorf("%+v", j)
+	}
+}
