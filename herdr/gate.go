@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"fleetd/fault"
@@ -287,13 +288,19 @@ func (g *gate) stable(a AgentInfo, pong Pong) verdict {
 
 // settled is step 6, and the wait of the kind after its first empty composer.
 func (g *gate) settled(ctx context.Context) verdict {
-	if v := g.explained(ctx); v.reason != "" {
+	// The screen is read twice, to meet somebody who is typing, the first time
+	// while herdr explains it. What is in the composer need not be compared:
+	// anything but nothing and a placeholder closes the gate.
+	var first verdict
+	var look sync.WaitGroup
+	look.Go(func() { first = g.composer(ctx) })
+	v := g.explained(ctx)
+	look.Wait()
+	if v.reason != "" {
 		return v
 	}
-	// Twice, to meet somebody who is typing. What is in the composer need not be
-	// compared: anything but nothing and a placeholder closes the gate.
-	if v := g.composer(ctx); v.reason != "" {
-		return v
+	if first.reason != "" {
+		return first
 	}
 	if err := pause(ctx, g.in.Timing.Look); err != nil {
 		return closed(Settling, err)

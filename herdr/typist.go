@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -302,22 +303,27 @@ type finding struct {
 	err   error // why agent or screen could not be seen
 }
 
-// check looks once. The status alone could have been moved by something else,
+// check looks once, at agent and screen together. The status alone could have been moved by something else,
 // and the screen alone cannot tell a wiped composer from a submitted one: the
 // text must not be in the composer, and either the status moved or the text is
 // seen elsewhere. Behind a dialog the composer cannot be seen: then only the
 // text elsewhere counts.
 func (t *typist) check(ctx context.Context, moved bool) (finding, *Outcome) {
+	var s sight
+	var pl place
+	var unread error
+	var screen sync.WaitGroup
+	screen.Go(func() { s, pl, unread = t.read(ctx) })
 	a, err := t.in.Client.AgentGet(ctx, t.pane.ID)
+	screen.Wait()
 	if out := t.lost(a, err); out != nil {
 		return finding{}, out
 	}
 	if err != nil {
 		return finding{err: fmt.Errorf("agent: %w", err), moved: moved}, nil
 	}
-	s, pl, err := t.read(ctx)
-	if err != nil {
-		return finding{err: fmt.Errorf("screen: %w", err), moved: moved}, nil
+	if unread != nil {
+		return finding{err: fmt.Errorf("screen: %w", unread), moved: moved}, nil
 	}
 	v := finding{agent: a, sight: s, place: pl, moved: moved || t.moved(a)}
 	blocked := s.reason == Blocked || a.AgentStatus == StatusBlocked
