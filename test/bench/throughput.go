@@ -39,23 +39,28 @@ func throughputMail(ctx context.Context, h *host) error {
 		{"throughput_mail_1", 1, mailOneByOne, nil},
 	} {
 		left := 0
-		base := func() (float64, error) { return p.bareMail(ctx, c.inFlight, c.amount) }
+		var bare, mail cpu
+		base := func() (float64, error) {
+			return bare.spend(h, c.amount, func() (float64, error) { return p.bareMail(ctx, c.inFlight, c.amount) })
+		}
 		ours := func() (float64, error) {
-			rate, undrained, err := p.mail(ctx, c.inFlight, c.amount)
-			left = max(left, undrained)
-			return rate, err
+			return mail.spend(h, c.amount, func() (float64, error) {
+				rate, undrained, err := p.mail(ctx, c.inFlight, c.amount)
+				left = max(left, undrained)
+				return rate, err
+			})
 		}
 		for _, warm := range []func() (float64, error){base, ours} {
 			if _, err := warm(); err != nil {
 				return err
 			}
 		}
-		left = 0
+		left, bare, mail = 0, cpu{}, cpu{}
 		o, b, err := h.sides(h.rounds, base, ours)
 		if err != nil {
 			return err
 		}
-		note := fmt.Sprintf("%d in flight", c.inFlight)
+		note := fmt.Sprintf("%d in flight; processor time of a message: ours %s, base %s", c.inFlight, &mail, &bare)
 		if left > 0 {
 			note += fmt.Sprintf("; %d of %d messages were not drained after %v", left, c.amount, mailBound)
 		}
