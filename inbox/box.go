@@ -44,8 +44,8 @@ type box struct {
 	untold  int    // briefs whose sender was not told that they wait
 	expiry  int64  // no item ends before, Unix ms; 0: nothing to end
 
-	reminders map[string]*reminder // of a main: by sender whose mail waits
-	line      *line                // of a main: waits for its pane's gate
+	reminders  map[string]*reminder // of a main: by sender whose mail waits
+	announcing *announcement        // of a main: its line waits for the pane's gate
 
 	waiters []*Waiter // the one that waits longest first
 	hunting bool      // another window is being asked for

@@ -78,6 +78,8 @@ type Config struct {
 	// Nudge makes the line for a main's pane: so much mail is held, and who sent
 	// the newest. Nil: no pane is told.
 	Nudge func(held int, from string) string
+	// Hints tells a main's clients; nil: none is told.
+	Hints Hints
 	// Gate is told whenever a worker's gate closes (a reason) or opens ("").
 	Gate func(gid, reason string, since time.Time)
 	// Allowed says whether a host may send briefs here; nil: every trusted one.

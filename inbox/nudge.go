@@ -8,9 +8,9 @@ import (
 )
 
 // Mail held for a main whose client is not asking is announced by one line in
-// its pane, where it has one (design §7): soon after it came, then with growing
-// pauses, for each sender, until it is drained. What was announced before a
-// restart is announced anew.
+// its pane, where it has one, and by a hint to its clients, where they take any
+// (design §7): soon after it came, then with growing pauses, for each sender,
+// until it is drained. What was announced before a restart is announced anew.
 const (
 	// nudgeFirst is the chance of a client to ask by itself.
 	nudgeFirst = 3 * time.Second
@@ -20,47 +20,68 @@ const (
 	nudgeLooks = 512
 )
 
-// nudgePauses are those after the first line, the second and so on; the last
+// nudgePauses are those after the first time, the second and so on; the last
 // one is kept.
 var nudgePauses = []time.Duration{30 * time.Second, 2 * time.Minute, 8 * time.Minute, time.Hour}
+
+// Hints reach a client that is connected. They start no turn of any agent.
+type Hints interface {
+	// Listening reports whether a client of gid takes hints now.
+	Listening(gid string) bool
+	// Hint says how much mail is held, and who sent the newest.
+	Hint(gid string, held int, from string)
+}
 
 // reminder is how often a sender's mail was announced, and when it will be next,
 // on the monotonic clock.
 type reminder struct {
-	lines int
-	next  time.Duration
+	times  int
+	hinted bool // this time, while the line still waits for the pane
+	next   time.Duration
 }
 
-// line is the one that waits for the gate of a main's pane.
-type line struct{ cancel context.CancelFunc }
+// announcement is the one of a main that is under way.
+type announcement struct {
+	pane   string
+	cancel context.CancelFunc
+}
 
 // nudge has the held mail of a main announced where that is due.
 func (in *Inbox) nudge(ctx context.Context, b *box) {
-	if in.cfg.Nudge == nil || b.worker {
+	if b.worker || in.cfg.Nudge == nil && in.cfg.Hints == nil {
 		return
 	}
-	now := in.cfg.Uptime()
+	now, listening := in.cfg.Uptime(), in.cfg.Hints != nil && in.cfg.Hints.Listening(b.gid)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.entity.Pane == "" || Ended(b.entity) || b.ready == 0 || len(b.waiters) > 0 {
-		if b.line != nil {
-			b.line.cancel()
-		}
-		if b.ready == 0 {
-			b.reminders = nil // with the drain
-		}
+	e := b.entity
+	if in.cfg.Nudge == nil {
+		e.Pane = ""
+	}
+	quiet := Ended(e) || b.ready == 0 || len(b.waiters) > 0
+	if b.announcing != nil && (quiet || b.announcing.pane != e.Pane) {
+		b.announcing.cancel()
+	}
+	if b.ready == 0 {
+		b.reminders = nil // with the drain
+	}
+	if quiet || e.Pane == "" && !listening {
 		return
 	}
 	due, newest := b.due(now)
-	if len(due) == 0 || b.line != nil {
+	if len(due) == 0 || b.announcing != nil {
 		return
 	}
+	hints := false
+	for _, from := range due {
+		hints = hints || listening && !b.reminders[from].hinted
+		b.reminders[from].hinted = b.reminders[from].hinted || listening
+	}
 	wait, cancel := context.WithCancel(ctx)
-	b.line = &line{cancel: cancel}
-	e := b.entity
+	b.announcing = &announcement{pane: e.Pane, cancel: cancel}
 	in.loops.Go(func() {
 		defer cancel()
-		in.announce(wait, b, e, due, newest)
+		in.announce(wait, b, e, due, newest, hints)
 	})
 }
 
@@ -101,10 +122,31 @@ func (b *box) due(now time.Duration) (due []string, newest string) {
 	return due, newest
 }
 
-// announce writes one line into a main's pane once its gate is open, unless the
-// mail is gone by then or its client asks.
-func (in *Inbox) announce(ctx context.Context, b *box, e store.Entity, due []string, newest string) {
-	text := in.cfg.Nudge(in.Held(b.gid), in.cfg.Names.Name(newest))
+// announce hints at a main's mail, and writes one line into its pane once the
+// gate is open, unless the mail is gone by then or its client asks.
+func (in *Inbox) announce(ctx context.Context, b *box, e store.Entity, due []string, newest string, hints bool) {
+	held, from := in.Held(b.gid), in.cfg.Names.Name(newest)
+	if hints {
+		in.cfg.Hints.Hint(b.gid, held, from)
+	}
+	done := e.Pane == "" || in.writeLine(ctx, b, e, in.cfg.Nudge(held, from))
+	now := in.cfg.Uptime()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.announcing = nil
+	for _, from := range due {
+		r := b.reminders[from]
+		switch {
+		case r == nil: // drained meanwhile
+		case done:
+			*r = reminder{times: r.times + 1, next: now + nudgePauses[min(r.times, len(nudgePauses)-1)]}
+		case ctx.Err() == nil:
+			r.next = now + nudgeAgain
+		}
+	}
+}
+
+func (in *Inbox) writeLine(ctx context.Context, b *box, e store.Entity, text string) (written bool) {
 	got := in.cfg.Injector.Inject(ctx, Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind}, text, Hooks{
 		Commit: func() error {
 			b.mu.Lock()
@@ -115,25 +157,11 @@ func (in *Inbox) announce(ctx context.Context, b *box, e store.Entity, due []str
 			return nil
 		},
 	})
-	written := got.Result == Injected || got.Result == InDoubt
+	written = got.Result == Injected || got.Result == InDoubt
 	if written {
 		in.log.Debug("held mail was announced", "name", e.Name, "pane", e.Pane)
 	} else if ctx.Err() == nil {
 		in.log.Debug("held mail could not be announced", "name", e.Name, "pane", e.Pane, "reason", got.Reason, "error", got.Err)
 	}
-	now := in.cfg.Uptime()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.line = nil
-	for _, from := range due {
-		r := b.reminders[from]
-		switch {
-		case r == nil: // drained meanwhile
-		case written:
-			r.next = now + nudgePauses[min(r.lines, len(nudgePauses)-1)]
-			r.lines++
-		case ctx.Err() == nil:
-			r.next = now + nudgeAgain
-		}
-	}
+	return written
 }

@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -126,4 +128,103 @@ func TestHeldMailIsAnnouncedAfterARestart(t *testing.T) {
 	w.swept(time.Second)
 	w.swept(nudgeFirst)
 	w.lines("pane-m", 1)
+}
+
+// clients are those of all mains: they listen or do not, and keep what is hinted.
+type clients struct {
+	mu     sync.Mutex
+	listen bool
+	hints  []string
+}
+
+func (c *clients) Listening(string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listen
+}
+
+func (c *clients) Hint(_ string, held int, from string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hints = append(c.hints, fmt.Sprintf("%d from %s", held, from))
+}
+
+func (c *clients) set(listen bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.listen = listen
+}
+
+func (c *clients) got() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.hints)
+}
+
+func (w *world) hints(c *clients, want int) {
+	w.t.Helper()
+	await(w.t, fmt.Sprintf("%d hints", want), func() bool { return len(c.got()) >= want })
+	if got := c.got(); len(got) != want {
+		w.t.Fatalf("hinted %q, want %d times", got, want)
+	}
+}
+
+// Fails if a main without a pane is not hinted at what it holds, with growing
+// pauses, until it is drained; if nobody listens and that counts as told; or if
+// its return goes unseen.
+func TestAClientThatListensIsHintedAtHeldMail(t *testing.T) {
+	w, c := newWorldOn(t, openStore(t)), &clients{}
+	w.begin(func(cfg *Config) { cfg.Hints = c })
+	t.Cleanup(w.stop)
+	e := w.main("m")
+	w.deliver(w.brief(e.GID, "hello"))
+	w.swept(0)
+	w.swept(time.Minute)
+	w.hints(c, 0)
+	c.set(true) // it is back
+	w.swept(0)
+	times := 0
+	for _, pause := range []time.Duration{nudgeFirst, 30 * time.Second, 2 * time.Minute} {
+		w.swept(pause - time.Second)
+		w.hints(c, times)
+		w.swept(time.Second)
+		times++
+		w.hints(c, times)
+	}
+	same(t, "the hint", "1 from "+names{}.Name(sender), c.got()[0])
+	batch, got := w.poll(e.GID, Filter{}, Limit{Max: 10})
+	same(t, "fetched", 1, len(got))
+	batch.Settle(true)
+	w.swept(2 * time.Hour)
+	w.hints(c, times)
+}
+
+// Fails if a hint waits for the pane, is repeated while the line does, or does
+// not come again with the next line.
+func TestAHintDoesNotWaitForThePane(t *testing.T) {
+	w, c := newWorldOn(t, openStore(t)), &clients{listen: true}
+	w.begin(func(cfg *Config) { tells(cfg); cfg.Hints = c })
+	t.Cleanup(w.stop)
+	e := w.seated("m")
+	w.panes.gate("pane-m", "WORKING")
+	w.deliver(w.brief(e.GID, "hello"))
+	w.swept(0)
+	for range 3 {
+		w.swept(40 * time.Second)
+		w.hints(c, 1)
+	}
+	asks, err := w.in.Wait(e.GID, Filter{From: newID()}, Limit{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.swept(time.Second) // the line is taken back
+	asks.Close()
+	w.swept(time.Second)
+	w.hints(c, 1)
+	w.panes.gate("pane-m", "")
+	w.lines("pane-m", 1)
+	w.hints(c, 1)
+	w.swept(30 * time.Second)
+	w.lines("pane-m", 2)
+	w.hints(c, 2)
 }

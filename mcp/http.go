@@ -71,6 +71,7 @@ type Server struct {
 	calls    inflight
 	receipts receipts
 	sessions sessions
+	hints    hints
 }
 
 // Bind opens the listeners, so that a taken port or socket is a clear error
@@ -180,7 +181,12 @@ func (s *Server) newStreamable() *server.StreamableHTTPServer {
 	if s.LegacyOnly {
 		opts = append(opts, server.WithStreamableHTTPProtocolVersions(mcpgo.LegacyProtocolVersions()...))
 	}
-	tools := newTools(&adapter{log: s.Log, every: s.progress}, s.Gateway, s.Version)
+	hooks := &server.Hooks{}
+	hooks.AddAfterSetLevel(func(ctx context.Context, _ any, req *mcpgo.SetLevelRequest, _ *mcpgo.EmptyResult) {
+		s.sessions.want(server.ClientSessionFromContext(ctx).SessionID(), req.Params.Level)
+	})
+	// Hints go out as log messages, which have to be announced.
+	tools := newTools(&adapter{log: s.Log, every: s.progress}, s.Gateway, s.Version, server.WithLogging(), server.WithHooks(hooks))
 	return server.NewStreamableHTTPServer(tools, opts...)
 }
 

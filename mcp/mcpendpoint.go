@@ -33,6 +33,9 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer leave()
+		if r.Method == http.MethodGet {
+			defer s.hints.open(&hintStream{caller: id.caller, session: r.Header.Get(server.HeaderKeySessionID), res: w.(*response)})()
+		}
 		s.tools.ServeHTTP(w, r)
 	default:
 		w.Header().Set("Allow", "GET, POST, DELETE")
@@ -81,6 +84,9 @@ func (s *Server) postMCP(w http.ResponseWriter, r *http.Request, caller Caller) 
 	defer func() { receipt.Settle(written) }() // a panic counts as lost
 	r = r.WithContext(ctx)
 	r.Body = io.NopCloser(bytes.NewReader(body))
+	if m.listenAsksForHints() {
+		defer s.hints.open(&hintStream{caller: caller, listen: m.ID, res: res})()
+	}
 	s.tools.ServeHTTP(res, r)
 	written = res.finish()
 }

@@ -44,6 +44,7 @@ type response struct {
 	pending   bytes.Buffer
 	bytes     int // written by the handler itself
 	err       error
+	ended     bool // no event of ours goes into it any more
 }
 
 func newResponse(w http.ResponseWriter, r *http.Request) *response {
@@ -185,7 +186,16 @@ func (r *response) streams() bool {
 	return r.begun
 }
 
-// event writes one message into the stream that begin began.
+var errNoStream = errors.New("the response is no event stream, or not any more")
+
+// end keeps further events out; the handler is about to return.
+func (r *response) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+}
+
+// event writes one message into the stream that the response is by now.
 func (r *response) event(msg any) error {
 	b, err := json.Marshal(msg)
 	if err != nil {
@@ -195,6 +205,9 @@ func (r *response) event(msg any) error {
 	defer r.mu.Unlock()
 	if r.err != nil {
 		return r.err
+	}
+	if !r.out || r.ended {
+		return errNoStream
 	}
 	r.extend()
 	if _, err := fmt.Fprintf(r.w, "event: message\ndata: %s\n\n", b); err != nil {

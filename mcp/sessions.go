@@ -3,6 +3,8 @@ package mcp
 import (
 	"sync"
 	"time"
+
+	mcpgo "github.com/mark3labs/mcp-go/mcp"
 )
 
 const (
@@ -29,6 +31,25 @@ type boundSession struct {
 	gid  string
 	used time.Time
 	open int // requests that are being answered
+	// level is what its client wants of log messages at least; "": all of them.
+	level mcpgo.LoggingLevel
+}
+
+// want notes what the client of a session asked for.
+func (s *sessions) want(id string, level mcpgo.LoggingLevel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.bound[id]; b != nil {
+		b.level = level
+	}
+}
+
+// takes reports whether the client of a session gets log messages of a level.
+func (s *sessions) takes(id string, level mcpgo.LoggingLevel) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.bound[id]
+	return b == nil || b.level == "" || level.ShouldSendTo(b.level)
 }
 
 // enter binds id to gid, or reports false if it is another's. While a request

@@ -234,6 +234,13 @@ func asCaller(e store.Entity, lease context.Context) mcp.Caller {
 	return mcp.Caller{GID: e.GID, Name: e.Name, Kind: e.Kind, Lease: lease}
 }
 
+// hints is the listener as the inbox asks it, which is made before it.
+type hints struct{ g *gateway }
+
+func (h hints) Listening(gid string) bool { return h.g.server.Listening(gid) }
+
+func (h hints) Hint(gid string, held int, from string) { h.g.server.Hint(gid, held, from) }
+
 // traces reads the store's log of flows.
 type traces struct{ *store.Store }
 

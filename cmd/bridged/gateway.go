@@ -110,7 +110,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 	g.inbox = inbox.New(inbox.Config{
 		Host: cfg.Host, Boot: g.boot, Crashed: crashed, Store: st, Injector: panes{injector, client, cfg.Inject.PasteBytes},
 		Reports: g.outbox, Names: directory{g.roster}, Window: g.window(), Panes: panes{injector, client, 0},
-		Changed: g.entityChanged, Gate: g.status.gate, Nudge: herdr.Nudge,
+		Changed: g.entityChanged, Gate: g.status.gate, Nudge: herdr.Nudge, Hints: hints{g},
 		Allowed: func(host string) bool { return cfg.Control.Allows(host, config.VerbSend) },
 		NewID:   newID, Secret: newSecret, Logger: log.Named("inbox"),
 	})

@@ -11,8 +11,9 @@ import (
 
 // A main whose client sits in a pane and does not ask is told by one line there
 // that mail waits, and fetches it: the answer of a worker on the other host
-// arrives without anybody looking. Fails when held mail is announced nowhere, or
-// again after it was fetched.
+// arrives without anybody looking. A client that takes notifications is told
+// there too. Fails when held mail is announced nowhere, or again after it was
+// fetched.
 func TestHeldMailIsAnnouncedInTheMainsPane(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
@@ -24,6 +25,11 @@ func TestHeldMailIsAnnouncedInTheMainsPane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	notes, end, err := m.Listen(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
 	seen(t, ctx, m, "reviewer@hostb")
 	for { // until an answer is not so quick that the send itself brings it
 		sent, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "please review"})
@@ -52,6 +58,15 @@ func TestHeldMailIsAnnouncedInTheMainsPane(t *testing.T) {
 		}
 		return nil
 	})
+	select {
+	case note := <-notes:
+		data, _ := note["data"].(map[string]any)
+		if data["held"] != 1.0 || data["from"] != "reviewer@hostb" || note["level"] != "notice" {
+			t.Errorf("the client that listens was told %v", note)
+		}
+	case <-ctx.Done():
+		t.Fatal("the client that listens was told nothing")
+	}
 	prompts, err := seat.Prompts()
 	if err != nil || len(prompts) != 1 || !strings.Contains(prompts[0], "bridge_poll") || strings.Contains(prompts[0], "looks good") {
 		t.Fatalf("the pane got %q (%v), want one line that says to ask", prompts, err)

@@ -58,6 +58,26 @@ func (m *Main) Connect(ctx context.Context) error {
 	return nil
 }
 
+// Listen connects one more client, which only takes notifications, and passes
+// on the parameters of each; end disconnects it.
+func (m *Main) Listen(ctx context.Context) (notes <-chan map[string]any, end func() error, err error) {
+	c, err := client.NewStreamableHttpClient(m.URL, transport.WithContinuousListening(),
+		transport.WithHTTPHeaders(map[string]string{"Authorization": "Bearer " + m.Token}))
+	if err != nil {
+		return nil, nil, err
+	}
+	all := make(chan map[string]any, 100)
+	c.OnNotification(func(n mcpgo.JSONRPCNotification) { all <- n.Params.AdditionalFields })
+	if err := c.Start(ctx); err != nil {
+		return nil, nil, err
+	}
+	init := mcpgo.InitializeRequest{}
+	init.Params.ProtocolVersion = mcpgo.ProtocolVersion20251125
+	init.Params.ClientInfo = mcpgo.Implementation{Name: "fleet-listener", Version: "1"}
+	_, err = c.Initialize(ctx, init)
+	return all, c.Close, err
+}
+
 // Disconnect ends the session.
 func (m *Main) Disconnect() error { return m.client.Close() }
 
