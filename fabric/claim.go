@@ -34,6 +34,10 @@ func (s *session) keepClaim() {
 			if time.Since(began) > settledAfter {
 				b.Reset()
 			}
+			if err != nil && time.Since(said) > contestedEvery {
+				said = time.Now()
+				f.log.Error("control messages of other hosts do not reach this one; trying again", "queue", f.names.ControlQueue(f.cfg.Host), "error", err)
+			}
 		case isRefusal(err):
 			if refusedSince.IsZero() {
 				refusedSince = began
@@ -57,6 +61,16 @@ func (f *Fabric) claimRefused(s *session, err error, since time.Time, said *time
 	if time.Since(since) <= f.refusedFor {
 		if f.Claim().Status != ClaimContested {
 			f.setClaim(ClaimRefused)
+		}
+		return false
+	}
+	if s.denied(f.names.ControlQueue(f.cfg.Host)) {
+		f.setClaim(ClaimRefused)
+		text := noRight(f.names.ControlQueue(f.cfg.Host))
+		f.update(func() { f.reason = text })
+		if time.Since(*said) > contestedEvery {
+			*said = time.Now()
+			f.log.Error(text, "host", f.cfg.Host, "broker", f.dialer.where(), "error", err)
 		}
 		return false
 	}
@@ -136,6 +150,26 @@ func (s *session) control(env *envelope.Envelope, h *hold) {
 		return
 	}
 	s.settle(h.Ack)
+}
+
+// deniedBound is how long the broker may take to say who consumes a queue.
+const deniedBound = 5 * time.Second
+
+// denied tells a missing right from another consumer, which have one code:
+// nobody consumes the queue, or it is not even there.
+func (s *session) denied(queue string) bool {
+	ctx, cancel := context.WithTimeout(s.ctx, deniedBound)
+	defer cancel()
+	var q amqp.Queue
+	err := s.aside(ctx, func(ch *amqp.Channel) (err error) {
+		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return err
+	})
+	return isCode(err, amqp.NotFound) || err == nil && q.Consumers == 0
+}
+
+func noRight(queue string) string {
+	return "the broker gives this gateway's login too few rights for queue " + queue + "; see docs/broker.md"
 }
 
 // errShared means that LavinMQ granted an exclusive consumer beside another.

@@ -168,7 +168,7 @@ func (in *inbox) keep(ctx context.Context, s *session) {
 			if isRefusal(err) && refusedSince.IsZero() {
 				refusedSince = began
 			}
-			in.trouble(err, refusedSince)
+			in.trouble(s, err, refusedSince)
 		}
 		if !pause(ctx, b.NextBackOff()) {
 			break
@@ -178,7 +178,7 @@ func (in *inbox) keep(ctx context.Context, s *session) {
 }
 
 // trouble says once what keeps the inbox from being attached.
-func (in *inbox) trouble(err error, refusedSince time.Time) {
+func (in *inbox) trouble(s *session, err error, refusedSince time.Time) {
 	f, spec := in.f, in.snapshot()
 	queue := f.names.Inbox(spec.GID)
 	var text string
@@ -186,6 +186,11 @@ func (in *inbox) trouble(err error, refusedSince time.Time) {
 	case isRefusal(err):
 		if time.Since(refusedSince) <= f.refusedFor {
 			return // ordinary after a crash or a partition (broker fact §3)
+		}
+		if s.denied(queue) {
+			in.set(InboxDetached)
+			text = noRight(queue)
+			break
 		}
 		in.set(InboxContested)
 		text = "another gateway holds this inbox; stop it there, or unregister the entity here"

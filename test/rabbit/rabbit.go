@@ -308,6 +308,21 @@ func (n *Node) Ctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
+// Tool writes a script rabbitmqctl into dir, which works on the node as the
+// operator's own does on his.
+func (n *Node) Tool(dir string) error {
+	scripts, err := findScripts()
+	if err != nil {
+		return err
+	}
+	line := "exec env -i"
+	for _, pair := range n.env() {
+		line += " '" + pair + "'"
+	}
+	line += " '" + filepath.Join(scripts, "rabbitmqctl") + "' --quiet \"$@\"\n"
+	return os.WriteFile(filepath.Join(dir, "rabbitmqctl"), []byte("#!/bin/sh\n"+line), 0o700)
+}
+
 // process is a child that dies with us and that is always waited for.
 type process struct {
 	cmd  *exec.Cmd
