@@ -8,6 +8,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // turns are the questions that entities of this host were asked, and the open
@@ -138,6 +139,7 @@ func (t *turns) take(ask *envelope.Envelope) *Ears {
 // Ask takes a question for an entity of this host: it goes to an open call now,
 // or its asker is told at once that nobody listens. It never blocks.
 func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
+	failpoint.Hit("inbox.ask.before")
 	b := in.box(ask.To)
 	switch {
 	case b == nil || Ended(b.snapshot()):
@@ -242,6 +244,7 @@ func (in *Inbox) offerTurn(t *turn) (taken bool) {
 	}
 	in.turns.mu.Unlock()
 	if e == nil {
+		failpoint.Hit("inbox.ask.nobody")
 		in.trace("no_waiter", ask, ask.To, "", string(fault.NoWaiter))
 		in.cfg.Reports.TurnOver(ask, envelope.NoWaiter, "")
 	}
@@ -274,6 +277,7 @@ func (q *Question) Settle(written bool) {
 			in.offerTurn(t)
 			return
 		}
+		failpoint.Hit("inbox.ask.written")
 		in.turns.mu.Lock()
 		if t.state == turnOffered {
 			t.state = turnOpen

@@ -9,6 +9,7 @@ import (
 	"fleetd/inbox"
 	"fleetd/outbox"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // AskArgs are the arguments of bridge_ask.
@@ -121,11 +122,13 @@ func (c *Conversation) Ask(ctx context.Context, a AskArgs) (AskResult, error) {
 			return AskResult{}, unanswered(word, turn.To.Address())
 		}
 		OnWritten(ctx, func(written bool) {
+			failpoint.Hit("mcp.ask.written")
 			if written {
 				c.Mailbox.Keep(who.GID, word) // a long one is read on
 			}
 			turn.Met(word, written)
 		})
+		failpoint.Hit("mcp.ask.answered")
 		return AskResult{
 			State: StateAnswered, Answer: string(word.Body), From: turn.To.Address(), MsgID: word.MsgID,
 			TraceID: word.TraceID, TurnID: word.TurnID, Held: c.Mailbox.Held(who.GID),
@@ -258,6 +261,7 @@ func (w *sendWait) asked(ctx context.Context, q *inbox.Question) (SendResult, er
 func question(q *inbox.Question) Message {
 	m := message(inbox.Mail{Envelope: q.Ask, FromName: q.FromName})
 	m.TurnID, m.Note = q.Ask.TurnID, urge(q.Ask)
+	failpoint.Hit("mcp.question.offered")
 	return m
 }
 

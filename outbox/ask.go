@@ -10,6 +10,7 @@ import (
 	"fleetd/fabric/roster"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // turns are the questions that entities of this host have put, and the answers
@@ -81,6 +82,7 @@ func (o *Outbox) Ask(ctx context.Context, q Question) (*Turn, error) {
 		})
 	}
 	t := o.turn(q, target)
+	failpoint.Hit("outbox.ask.before")
 	if target.Local {
 		o.traceEnv("sent", t.Ask, "local", "")
 		err = o.Asked(ctx, t.Ask, o.local.Ask(t.Ask))
@@ -91,6 +93,7 @@ func (o *Outbox) Ask(ctx context.Context, q Question) (*Turn, error) {
 		t.Close()
 		return nil, err
 	}
+	failpoint.Hit("outbox.ask.after")
 	return t, nil
 }
 
@@ -189,6 +192,7 @@ func (o *Outbox) met(answer *envelope.Envelope, intime bool) {
 	}
 	o.traceEnv("answered", answer, string(kind), "")
 	o.turnSignal(answer, kind, "")
+	failpoint.Hit("outbox.met.after")
 }
 
 // Asked takes the news in a question about a brief from here: it is in, whatever
@@ -249,7 +253,9 @@ func (o *Outbox) turnSignal(about *envelope.Envelope, kind envelope.Kind, reason
 func (o *Outbox) Turn(env *envelope.Envelope) bool {
 	switch env.Kind {
 	case envelope.Answer:
+		failpoint.Hit("outbox.answer.arrived")
 		if !o.reach(env) {
+			failpoint.Hit("outbox.late.before")
 			o.met(env, false)
 		}
 		return true
@@ -346,15 +352,18 @@ func (o *Outbox) AnswerTurn(ctx context.Context, a TurnAnswer) (Sent, error) {
 	sent := Sent{MsgID: env.MsgID, TraceID: env.TraceID, To: o.asker(a.Ask)}
 	word := o.expectWord(env, a.Ask.Signer)
 	defer o.forgetWord(env)
+	failpoint.Hit("outbox.answer.before")
 	if a.Ask.Signer == o.cfg.Host {
 		o.Turn(env)
 	} else if err := o.answerAway(ctx, env, a.Ask); err != nil {
 		return sent, err
 	}
+	failpoint.Hit("outbox.answer.after")
 	late := time.NewTimer(answerWait)
 	defer late.Stop()
 	select {
 	case kind := <-word:
+		failpoint.Hit("outbox.answer.word")
 		o.traceEnv("resolved", env, string(kind), "")
 		if kind == envelope.Injected {
 			return sent, nil

@@ -14,6 +14,7 @@ import (
 	"fleetd/fabric/roster"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // Request is one agent that an entity of this host asks for.
@@ -199,7 +200,8 @@ func (c *Control) recorded(r Request) (rec store.Spawn, known bool, err error) {
 // record commits the key, and for another host what is asked for. Here the
 // launch commits it, together with the worker.
 func (c *Control) record(ctx context.Context, r Request, rec store.Spawn) error {
-	return c.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+	failpoint.Hit("control.asked.before")
+	err := c.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		err := tx.PutKey(r.From, rec.Key, store.Key{
 			MsgID: rec.SpawnID, TraceID: rec.TraceID, ExpiresAt: rec.ExpiresAt, Call: verbSpawn, Hash: r.hash(), At: rec.At,
 		})
@@ -208,6 +210,8 @@ func (c *Control) record(ctx context.Context, r Request, rec store.Spawn) error 
 		}
 		return tx.PutSpawn(rec)
 	})
+	failpoint.Hit("control.asked.after")
+	return err
 }
 
 // reachable refuses what cannot be asked for now. Nothing has happened yet.
@@ -295,6 +299,7 @@ func (c *Control) ask(ctx context.Context, s *spawning) (outcome, error) {
 				c.trace("asked", s.rec, "", "")
 			}
 			sent = true
+			failpoint.Hit("control.spawn.published")
 		}
 		if o, ok := c.listen(ctx, s, tick.C, changed); ok {
 			return o, nil
@@ -335,6 +340,7 @@ const seenWait = 10 * time.Second
 
 // conclude records the outcome and sends the task that is owed.
 func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
+	failpoint.Hit("control.conclude.before")
 	rec := s.rec
 	rec.State = store.SpawnSpawned
 	if o.failure != nil {
@@ -353,6 +359,7 @@ func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
 			rec.TaskID, rec.Task = id, ""
 		}
 		owed = err
+		failpoint.Hit("control.task.sent")
 	}
 	c.trace("concluded", rec, rec.State, strings.TrimSpace(rec.Code+" "+rec.Detail))
 	err := c.cfg.Store.Write(ctx, func(tx *store.Tx) error {
@@ -361,6 +368,7 @@ func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
 		}
 		return tx.PutSpawn(rec)
 	})
+	failpoint.Hit("control.conclude.after")
 	c.mu.Lock()
 	s.rec = rec
 	c.mu.Unlock()

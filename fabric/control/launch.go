@@ -9,11 +9,13 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
+	"fleetd/test/failpoint"
 )
 
 // onSpawn takes a request of another host. The same spawnId has one outcome:
 // a request that comes again joins the launch or gets that.
 func (c *Control) onSpawn(ctx context.Context, env *envelope.Envelope) error {
+	failpoint.Hit("control.spawn.before")
 	var rec store.Spawn
 	var found bool
 	err := c.cfg.Store.View(func(tx *store.Tx) (err error) {
@@ -126,6 +128,7 @@ func (c *Control) reserve(ctx context.Context, rec store.Spawn, p Profile) (toke
 		rec.Name = name
 		return tx.PutSpawn(rec)
 	})
+	failpoint.Hit("control.launching.after")
 	return token, rec, err
 }
 
@@ -136,12 +139,14 @@ func (c *Control) reserve(ctx context.Context, rec store.Spawn, p Profile) (toke
 func (c *Control) launch(ctx context.Context, rec store.Spawn, p Profile, token string) outcome {
 	c.trace("launching", rec, store.SpawnLaunching, "")
 	pane, err := c.cfg.Launcher.Open(ctx, Launch{GID: rec.SpawnID, Name: rec.Name, Token: token, Profile: p})
+	failpoint.Hit("control.opened")
 	if err == nil {
 		ready, cancel := context.WithTimeout(ctx, p.ReadyTimeout)
 		pane, err = c.cfg.Launcher.Ready(ready, rec.SpawnID, pane)
 		cancel()
 	}
 	if err == nil {
+		failpoint.Hit("control.spawned.before")
 		rec.State = store.SpawnSpawned
 		err = c.untilStored(ctx, func(ctx context.Context) error {
 			return c.cfg.Entities.Launched(ctx, rec.SpawnID, pane, func(tx *store.Tx) error { return tx.PutSpawn(rec) })
@@ -151,6 +156,7 @@ func (c *Control) launch(ctx context.Context, rec store.Spawn, p Profile, token 
 	case ctx.Err() != nil:
 		return outcome{}
 	case err == nil:
+		failpoint.Hit("control.spawned.after")
 		c.trace("spawned", rec, store.SpawnSpawned, "")
 		c.log.Info("an agent was spawned", "name", rec.Name, "profile", rec.Profile, "pane", pane.ID, "gid", rec.SpawnID)
 		return outcome{spawned: true}
@@ -171,11 +177,14 @@ func (c *Control) launch(ctx context.Context, rec store.Spawn, p Profile, token 
 func (c *Control) undo(ctx context.Context, rec store.Spawn, f *Failure) bool {
 	rec.State, rec.Code, rec.Detail = store.SpawnFailed, string(f.Code), f.Detail
 	for {
+		failpoint.Hit("control.undo.before")
 		err := c.cfg.Launcher.Close(ctx, rec.SpawnID)
 		if err == nil {
+			failpoint.Hit("control.undo.closed")
 			err = c.cfg.Entities.Discard(ctx, rec.SpawnID, func(tx *store.Tx) error { return tx.PutSpawn(rec) })
 		}
 		if err == nil {
+			failpoint.Hit("control.undo.after")
 			c.trace("undone", rec, store.SpawnFailed, f.Detail)
 			return true
 		}

@@ -7,6 +7,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/fault"
+	"fleetd/test/failpoint"
 )
 
 // stopWait is how long a call waits for an end.
@@ -68,11 +69,13 @@ func (c *Control) stopThere(ctx context.Context, from string, t roster.Target) (
 		if err := c.cfg.Broker.Publish(ctx, envelope.LaneControl, env); err != nil && !sent {
 			return false, err
 		}
+		failpoint.Hit("control.stop.published")
 		select {
 		case env := <-answers:
 			if env.Signer != t.Host {
 				continue
 			}
+			failpoint.Hit("control.stop.heard")
 			if env.Kind == envelope.Stopped {
 				return true, nil
 			}
@@ -115,6 +118,7 @@ func stopFailed(t roster.Target, code fault.Code) error {
 
 // onStop takes a request of another host.
 func (c *Control) onStop(ctx context.Context, env *envelope.Envelope) error {
+	failpoint.Hit("control.stop.before")
 	kind, ended, found := c.cfg.Entities.Find(env.SpawnID)
 	var f *Failure
 	switch {
@@ -139,6 +143,7 @@ func (c *Control) onStop(ctx context.Context, env *envelope.Envelope) error {
 		ctx, cancel := context.WithTimeout(ctx, stopWait)
 		defer cancel()
 		if c.cfg.Entities.AwaitEnd(ctx, env.SpawnID) {
+			failpoint.Hit("control.stopped.before")
 			c.answer(context.WithoutCancel(ctx), env, envelope.Stopped, nil)
 		}
 	})

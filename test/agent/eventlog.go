@@ -14,8 +14,8 @@ type Event struct {
 	// Event is one of: start, ready, paste, key, text, queued, prompt (the
 	// model has it), shell (a ! line would have been run), unknown-command,
 	// attach (a @path was read), lost (not logged in), swallowed (an Enter),
-	// dialog (answered), interrupted, steered, turn-end, read, call, reply,
-	// exit.
+	// dialog (answered), interrupted, steered, turn-end, read, call, ask (a
+	// question is put), asked (what it came to), reply, exit.
 	Event   string `json:"event"`
 	Text    string `json:"text,omitempty"`    // full text of a prompt, paste, draft or answer
 	Key     string `json:"key,omitempty"`     // of a key

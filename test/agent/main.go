@@ -64,7 +64,9 @@ func parse(args []string) (*flags, error) {
 	fs.IntVar(&f.script.Replies, "replies", 1, "answers per message; -1: none")
 	fs.DurationVar(&f.script.ReplyGap, "reply-gap", time.Second, "between two answers")
 	fs.BoolVar(&f.script.Keyed, "keyed", false, "answer with an idempotency key")
-	fs.StringVar(&f.script.Ask, "ask", "", "ask this with bridge_ask before answering")
+	fs.StringVar(&f.script.Ask, "ask", "", "ask this with bridge_ask before answering; {content} is the message's")
+	fs.BoolVar(&f.script.AskSender, "ask-sender", false, "name the sender of the message as the one to ask")
+	fs.DurationVar(&f.script.AskFor, "ask-for", 0, "wait this long for what was asked")
 	fs.StringArrayVar(&f.script.Extra, "call", nil, `call a tool before answering: 'bridge_send {"to":"x","content":"y"}'`)
 	var err error
 	fs.VisitAll(func(flag *pflag.Flag) {

@@ -25,13 +25,16 @@ type Script struct {
 	Replies   int           // answers per message; 0 means 1, negative none
 	ReplyGap  time.Duration // between two answers
 	Keyed     bool          // answers have an idempotency key
-	Ask       string        // asked with bridge_ask before the answer, which then ends with what came back
+	Ask       string        // asked with bridge_ask before the answer, which then ends with what came back; {content} is the message's
+	AskFor    time.Duration // how long it waits for what it asked; 0: the gateway's default
+	AskSender bool          // it names whom it asks: the sender of the message
 	Extra     []string      // "tool {json}" calls made before the answer
 }
 
 var (
 	uuid     = regexp.MustCompile(`[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}`)
 	named    = regexp.MustCompile(`(?:message|msg_id) (` + uuid.String() + `)`)
+	sender   = regexp.MustCompile(`^\[bridge SEND from ([a-z0-9-]+)＠([a-z0-9-]+),`) // as a frame names it
 	lastLine = regexp.MustCompile(`(?s)\n[^\n]*$`)
 )
 
@@ -86,11 +89,11 @@ func (s *Script) OnPrompt(ctx context.Context, text string, log *EventLog) strin
 	if strings.Contains(text, "No reply is expected") || announced && !strings.Contains(text, "bridge_reply") {
 		return "Noted."
 	}
-	return s.answer(ctx, log, id, s.words(ctx, log, content))
+	return s.answer(ctx, log, id, s.words(ctx, log, text, id, content))
 }
 
 // words is the answer's text.
-func (s *Script) words(ctx context.Context, log *EventLog, content string) string {
+func (s *Script) words(ctx context.Context, log *EventLog, text, id, content string) string {
 	out := s.ReplyWith
 	switch {
 	case s.Echo:
@@ -101,7 +104,22 @@ func (s *Script) words(ctx context.Context, log *EventLog, content string) strin
 	if s.Ask == "" {
 		return out
 	}
-	res, err := s.call(ctx, log, "bridge_ask", map[string]any{"question": s.Ask})
+	args := map[string]any{"question": strings.ReplaceAll(s.Ask, "{content}", content)}
+	if s.AskFor > 0 {
+		args["timeout_seconds"] = int(s.AskFor.Seconds())
+	}
+	if m := sender.FindStringSubmatch(text); s.AskSender && m != nil {
+		args["to"] = m[1] + "@" + m[2]
+	}
+	log.Add(Event{Event: "ask", ID: id})
+	res, err := s.Tools.Call(ctx, "bridge_ask", args)
+	e := Event{Event: "asked", ID: id}
+	if err != nil {
+		e.Error = err.Error()
+	} else {
+		e.Text = fmt.Sprint(res["answer"])
+	}
+	log.Add(e)
 	if err != nil {
 		return out + " (no answer: " + err.Error() + ")"
 	}

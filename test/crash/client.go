@@ -19,6 +19,7 @@ type client struct {
 	name string // name@host
 	main fleet.Main
 	rec  *recorder
+	deaf bool // it does not wait for mail, so that no question finds it
 }
 
 // session is one MCP session of a client, opened when it is needed.
@@ -28,7 +29,7 @@ type session struct {
 }
 
 func (c *client) session() *session {
-	return &session{main: fleet.Main{Name: c.main.Name, GID: c.main.GID, Token: c.main.Token, URL: c.main.URL}}
+	return &session{main: c.main} // Connect gives it a client of its own
 }
 
 // againAfter is how long a client rests before it calls again.
@@ -66,9 +67,15 @@ func (c *client) pull(ctx context.Context, stop <-chan struct{}) {
 		err := s.connect(ctx)
 		if err == nil {
 			var r mcp.PollResult
-			if r, err = s.main.Poll(ctx, map[string]any{"wait_seconds": 3}); err == nil {
+			if r, err = s.main.Poll(ctx, map[string]any{"wait_seconds": c.patience()}); err == nil {
 				for _, m := range r.Messages {
 					c.rec.saw(c.name, m, false)
+					if m.Kind == "ASK" {
+						c.answer(ctx, m, wish{})
+					}
+				}
+				if c.deaf {
+					pause(ctx, againAfter)
 				}
 				continue
 			}
@@ -76,6 +83,13 @@ func (c *client) pull(ctx context.Context, stop <-chan struct{}) {
 		s.drop()
 		pause(ctx, againAfter)
 	}
+}
+
+func (c *client) patience() int {
+	if c.deaf {
+		return 0
+	}
+	return 3
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -91,11 +105,14 @@ type wish struct {
 	main    string
 	wait    int // seconds
 	life    time.Duration
-	retries bool   // it calls again when it does not know, or nothing was sent
-	silent  bool   // its worker does not answer
-	group   string // the message goes to this group, of which to is the only member
-	queue   bool   // it may wait in the inbox of a host that is away
-	again   func() // called once the call has returned; then the same call is made again
+	retries bool          // it calls again when it does not know, or nothing was sent
+	silent  bool          // its worker does not answer
+	group   string        // the message goes to this group, of which to is the only member
+	queue   bool          // it may wait in the inbox of a host that is away
+	again   func()        // called once the call has returned; then the same call is made again
+	by      int           // the main that sends it
+	profile string        // of the agent that is spawned, where one is
+	delay   time.Duration // before a question about it is answered
 }
 
 // sendFor is how long a client that calls again goes on.
@@ -129,6 +146,10 @@ func (c *client) send(ctx context.Context, n int, token string, w wish) {
 			r, err := ses.main.Send(ctx, args)
 			call.Ended = time.Now()
 			c.told(s, &call, r, err)
+			if err == nil && r.Question != nil {
+				c.rec.saw(c.name, *r.Question, false)
+				c.answer(ctx, *r.Question, w)
+			}
 		} else {
 			r, err := ses.main.Broadcast(ctx, map[string]any{
 				"group": w.group, "content": args["content"], "wait_seconds": w.wait,
@@ -150,6 +171,46 @@ func (c *client) send(ctx context.Context, n int, token string, w wish) {
 		}
 	}
 }
+
+// answer answers a question, once, and waits for the reply as w does: what it
+// does not hear of is not to be answered again (design §7).
+func (c *client) answer(ctx context.Context, q mcp.Message, w wish) {
+	pause(ctx, w.delay)
+	ses := c.session()
+	defer ses.drop()
+	t := history.Told{By: c.name, Turn: q.TurnID, Token: "left-" + q.TurnID + " " + tokens.FindString(q.Content)}
+	t.Began = time.Now()
+	var next *mcp.Message // whose worker's call broke, and asked again
+	err := ses.connect(ctx)
+	if err == nil {
+		var r mcp.SendResult
+		r, err = ses.main.Answer(ctx, map[string]any{"turn_id": q.TurnID, "content": t.Token, "wait_seconds": w.wait})
+		if err == nil {
+			t.State, t.Text = r.State, r.Note
+			if r.Reply != nil {
+				c.rec.saw(c.name, *r.Reply, false)
+			}
+			next = r.Question
+		}
+	}
+	t.Ended = time.Now()
+	if f, failed := errors.AsType[*fault.Error](err); failed {
+		t.Code, t.Text = string(f.Code), f.Sentence
+		// The end of the brief, as the wait for its reply met it: the answer
+		// was given.
+		if strings.HasPrefix(f.Sentence, "Your message ") {
+			t.State, t.Code = "pending", ""
+		}
+	}
+	c.rec.answered(t)
+	if next != nil {
+		c.rec.saw(c.name, *next, false)
+		c.answer(ctx, *next, w)
+	}
+}
+
+// tokens finds the token of a message.
+var tokens = regexp.MustCompile(`tok[0-9]+x[0-9]+`)
 
 // messageID finds the id in the sentence of an error.
 var messageID = regexp.MustCompile(`message ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})`)

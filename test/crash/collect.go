@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
@@ -23,14 +24,19 @@ func (w *world) collect(ctx context.Context) (h history.History, err error) {
 		return h, err
 	}
 	h.Left = left
+	seen, err := w.rosters(ctx)
+	if err != nil {
+		return h, err
+	}
 	for _, s := range []*site{w.a, w.b} {
-		if err := w.inPanes(s, &h); err != nil {
+		h.Hosts = append(h.Hosts, s.host.Name)
+		if err := w.inPanes(ctx, s, &h); err != nil {
 			return h, err
 		}
 		if err := s.host.Stop(); err != nil {
 			return h, err
 		}
-		if err := w.inStore(ctx, s, &h); err != nil {
+		if err := w.inStore(ctx, s, seen, &h); err != nil {
 			return h, fmt.Errorf("the store of %s: %w", s.host.Name, err)
 		}
 	}
@@ -39,11 +45,25 @@ func (w *world) collect(ctx context.Context) (h history.History, err error) {
 	for _, s := range w.rec.sends {
 		h.Sends = append(h.Sends, s.Send)
 	}
-	h.Shown, h.Kills = w.rec.shown, w.rec.kills
+	for _, s := range w.rec.spawns {
+		h.Spawns = append(h.Spawns, s.Spawn)
+	}
+	for _, s := range w.rec.ends {
+		h.Stops = append(h.Stops, *s)
+	}
+	h.Shown, h.Told, h.Kills = w.rec.shown, w.rec.told, w.rec.kills
 	return h, nil
 }
 
-func (w *world) inPanes(s *site, h *history.History) error {
+func (w *world) inPanes(ctx context.Context, s *site, h *history.History) error {
+	if err := w.agents(ctx, s, h); err != nil {
+		return err
+	}
+	prompts, replies, err := s.spawned.model()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // none was spawned
+		return err
+	}
+	h.Prompts, h.Answers = append(h.Prompts, prompts...), append(h.Answers, replies...)
 	for _, one := range s.workers {
 		pastes, err := one.pasted()
 		if err != nil {
@@ -53,14 +73,19 @@ func (w *world) inPanes(s *site, h *history.History) error {
 		if err != nil {
 			return err
 		}
+		questions, err := one.questions()
+		if err != nil {
+			return err
+		}
 		h.Pastes, h.Prompts, h.Answers = append(h.Pastes, pastes...), append(h.Prompts, prompts...), append(h.Answers, replies...)
+		h.Questions = append(h.Questions, questions...)
 	}
 	return nil
 }
 
 // inStore reads what a gateway that has stopped still has to do, and which ids
 // the messages of its clients got.
-func (w *world) inStore(ctx context.Context, s *site, h *history.History) (err error) {
+func (w *world) inStore(ctx context.Context, s *site, seen map[string][]string, h *history.History) (err error) {
 	st, err := store.Open(ctx, store.Options{Dir: filepath.Join(w.dir, s.host.Name, "data"), Steps: migrations.Steps})
 	if err != nil {
 		return err
@@ -107,6 +132,9 @@ func (w *world) inStore(ctx context.Context, s *site, h *history.History) (err e
 		if err := w.keys(tx, s); err != nil {
 			return err
 		}
+		if err := w.entities(tx, s, seen, h); err != nil {
+			return err
+		}
 		return w.trails(tx, s)
 	})
 }
@@ -114,7 +142,7 @@ func (w *world) inStore(ctx context.Context, s *site, h *history.History) (err e
 // keys finds the ids of messages whose senders never heard them.
 func (w *world) keys(tx *store.Tx, s *site) error {
 	for _, one := range w.rec.sends {
-		if !strings.HasSuffix(one.From, "@"+s.host.Name) {
+		if one.task || !strings.HasSuffix(one.From, "@"+s.host.Name) {
 			continue
 		}
 		k, found, err := tx.KeyOf(one.gid, one.Token)

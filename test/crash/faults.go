@@ -31,9 +31,9 @@ func (k kase) order() failpoint.Order {
 func (w *world) site(k kase) *site {
 	sender := k.point.Side == failpoint.Sender
 	switch {
-	case k.path == failpoint.Local:
+	case k.path == failpoint.Local, k.path == failpoint.QuestionHere, k.path == failpoint.LaunchHere:
 		return w.a
-	case k.path == failpoint.Reply:
+	case k.path == failpoint.Reply || k.path == failpoint.Question:
 		sender = !sender
 	}
 	if sender {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/mcp"
+	"fleetd/store"
 	"fleetd/test/crash/history"
 )
 
@@ -17,7 +18,11 @@ type recorder struct {
 	mu    sync.Mutex
 	sends []*sending
 	shown []history.Shown
+	told  []history.Told
 	kills []history.Kill
+
+	spawns []*spawning
+	ends   []*history.Stop
 }
 
 // sending is one Send that may not be over.
@@ -32,6 +37,7 @@ type sending struct {
 	running  bool
 	expected bool // an answer to it will come
 	done     bool // settled: nothing more is to come
+	task     bool // of a spawned agent: its call is that of the spawn
 	trace    string
 	trail    []string // what both gateways noted of it
 }
@@ -81,8 +87,15 @@ func (r *recorder) saw(reader string, m mcp.Message, asked bool) {
 	defer r.mu.Unlock()
 	r.shown = append(r.shown, history.Shown{
 		At: time.Now(), Reader: reader, MsgID: m.MsgID, Kind: m.Kind, InReplyTo: m.InReplyTo,
-		Reason: m.Reason, Content: m.Content, Redelivered: m.Redelivered, Asked: asked,
+		Reason: m.Reason, Content: m.Content, TurnID: m.TurnID, Redelivered: m.Redelivered, Asked: asked,
 	})
+}
+
+// answered notes one bridge_answer.
+func (r *recorder) answered(t history.Told) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, t)
 }
 
 // settled reports whether s has its last word and its answer. Of a call that
@@ -131,7 +144,7 @@ func (r *recorder) ended(s *sending, answers answers) bool {
 	switch {
 	case last.Report, last.State == "replied":
 		return true
-	case last.State == "injected", last.State == "pending" && s.Worker:
+	case last.State == "injected", last.State == "ask", last.State == "pending" && s.Worker:
 		return !s.expected || answers.refused()
 	}
 	return last.Code != "" && last.Code != "IN_DOUBT" && last.Code != "UNCONFIRMED"
@@ -169,6 +182,11 @@ func (r *recorder) story(token string) (lines []string) {
 				lines = append(lines, fmt.Sprintf("%s %s was shown %s %s %s redelivered=%v", m.At.Format(clock), m.Reader, m.Kind, m.MsgID, m.Reason, m.Redelivered))
 			}
 		}
+		for _, t := range r.told {
+			if strings.Contains(t.Token, s.Token) {
+				lines = append(lines, fmt.Sprintf("%s %s answered turn %s and was told %s (%s)", t.Ended.Format(clock), t.By, t.Turn, cmp.Or(t.State, t.Code, "nothing"), t.Text))
+			}
+		}
 		lines = append(lines, s.trail...)
 	}
 	slices.Sort(lines)
@@ -189,4 +207,92 @@ func (r *recorder) calls(s *sending) string {
 		all = append(all, "…")
 	}
 	return strings.Join(all, ", ")
+}
+
+// wants notes that an agent is asked for.
+func (r *recorder) wants(s *spawning) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spawns = append(r.spawns, s)
+}
+
+// spawned notes one call of s, and what it says of its task.
+func (r *recorder) spawned(s *spawning, c history.SpawnCall, taskID string) {
+	about := history.Call{Began: c.Began, Ended: c.Ended, Code: c.Code}
+	if c.State == mcp.StateSpawned { // its task is sent, and may be waiting
+		r.named(s.task, taskID)
+		about.State = mcp.StateDeferred
+	}
+	r.call(s.task, about)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Calls = append(s.Calls, c)
+	s.identified(c.GID)
+}
+
+func (s *spawning) identified(gid string) {
+	if gid != "" && !slices.Contains(s.GIDs, gid) {
+		s.GIDs = append(s.GIDs, gid)
+	}
+}
+
+// gid is the id of s, as its caller was told.
+func (r *recorder) gid(s *spawning) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(s.GIDs) == 0 {
+		return ""
+	}
+	return s.GIDs[0]
+}
+
+func (r *recorder) stops(s *history.Stop) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ends = append(r.ends, s)
+}
+
+// stopped notes one call of s.
+func (r *recorder) stopped(s *history.Stop, c history.Call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Before = s.Before || len(s.Calls) == 0 && strings.HasPrefix(c.Text, "It had ended before")
+	s.Calls = append(s.Calls, c)
+}
+
+// living lists the agents of case n that were said to live and that nobody has
+// stopped.
+func (r *recorder) living(n int) (gids []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.spawns {
+		if s.Case != n {
+			continue
+		}
+		for _, c := range s.Calls {
+			stopped := slices.ContainsFunc(r.ends, func(e *history.Stop) bool { return e.GID == c.GID })
+			if c.State == mcp.StateSpawned && !stopped && !slices.Contains(gids, c.GID) {
+				gids = append(gids, c.GID)
+			}
+		}
+	}
+	return gids
+}
+
+// recorded notes what a store has of a spawn.
+func (r *recorder) recorded(rec store.Spawn) {
+	r.mu.Lock()
+	var of *spawning
+	for _, s := range r.spawns {
+		if s.Token == rec.Key {
+			of = s
+			s.identified(rec.SpawnID)
+			s.Owes = s.Owes || rec.Task != ""
+		}
+	}
+	r.mu.Unlock()
+	if of != nil && rec.TaskID != "" {
+		of.task.Stored = true
+		r.named(of.task, rec.TaskID)
+	}
 }

@@ -40,6 +40,7 @@ func (w *world) play(ctx context.Context, k kase) (r result) {
 		return r
 	}
 	w.settle(ctx, k)
+	w.retired(ctx, k)
 	for _, s := range []*site{w.a, w.b} {
 		for _, one := range s.workers {
 			if err := one.tidy(); err != nil {

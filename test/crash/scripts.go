@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,12 +44,20 @@ var scripts = map[failpoint.Setup]script{
 	failpoint.Unseen:    (*world).unseen,
 	failpoint.Booted:    (*world).booted,
 	failpoint.Repeated:  (*world).repeated,
+	failpoint.Unheard:   (*world).unheard,
+	failpoint.Late:      (*world).late,
+	failpoint.Failing:   (*world).failing,
 }
 
 // target is the worker that the first message of k goes to.
 func (w *world) target(k kase) *worker {
-	if k.path == failpoint.Local {
+	switch k.path {
+	case failpoint.Local:
 		return w.a.workers[0]
+	case failpoint.Question:
+		return w.asker
+	case failpoint.QuestionHere:
+		return w.nearAsker
 	}
 	return w.b.workers[0]
 }
@@ -78,12 +87,26 @@ func (w *world) traffic(ctx context.Context, k kase, first wish) {
 	if k.path == failpoint.Forward && k.point.Side == failpoint.Sender {
 		first.wait = openSend // some steps are only taken when somebody waits
 	}
+	if asks(k.path) {
+		switch {
+		case first.by > 0: // it must not listen
+			first.wait = 0
+		case first.delay > 0 || w.rng.IntN(4) > 0: // else a poll takes the question
+			first.wait = openSend
+		}
+	}
 	if k.path == failpoint.Mail {
 		first.to, first.main = nil, w.peer.name
 	} else if first.to == nil {
 		first.to = w.target(k)
 	}
-	w.send(ctx, k, 0, 0, first)
+	switch {
+	case launches(k.path):
+		w.spawn(ctx, k, cmp.Or(first.profile, profileAide))
+	case k.path == failpoint.End: // is all that it needs
+	default:
+		w.send(ctx, k, first.by, 0, first)
+	}
 	w.send(ctx, k, 1, later(), wish{to: w.b.workers[1], wait: wait(), retries: coin()})
 	if k.path == failpoint.Mail || k.path == failpoint.Local {
 		w.send(ctx, k, 0, later(), wish{to: w.b.workers[0], wait: wait(), retries: coin()})
@@ -92,12 +115,15 @@ func (w *world) traffic(ctx context.Context, k kase, first wish) {
 	if k.path == failpoint.Forward || k.path == failpoint.Mail {
 		w.send(ctx, k, 3, later(), wish{to: w.a.workers[0], wait: wait(), retries: coin()})
 	}
-	if k.path == failpoint.Local {
+	if k.path == failpoint.Local || asks(k.path) {
 		w.send(ctx, k, 3, later(), wish{main: w.mains[1].name, retries: coin()})
 	}
 }
 
 func (w *world) ordinary(ctx context.Context, k kase) (bool, error) {
+	if k.path == failpoint.End {
+		return w.ending(ctx, k)
+	}
 	if err := w.arm(ctx, k); err != nil {
 		return false, err
 	}
@@ -111,6 +137,26 @@ func (w *world) cast(ctx context.Context, k kase) (bool, error) {
 		return false, err
 	}
 	w.traffic(ctx, k, wish{group: groupOf(w.target(k).Name)})
+	return w.strike(ctx, k)
+}
+
+func asks(p failpoint.Path) bool { return p == failpoint.Question || p == failpoint.QuestionHere }
+
+// unheard: the question comes when the main that could answer it does not wait.
+func (w *world) unheard(ctx context.Context, k kase) (bool, error) {
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	w.traffic(ctx, k, wish{by: mainsOf - 1})
+	return w.strike(ctx, k)
+}
+
+// late: the main answers when the worker has given up.
+func (w *world) late(ctx context.Context, k kase) (bool, error) {
+	if err := w.arm(ctx, k); err != nil {
+		return false, err
+	}
+	w.traffic(ctx, k, wish{to: w.hasty, delay: hasty + time.Second})
 	return w.strike(ctx, k)
 }
 
@@ -275,6 +321,9 @@ func (w *world) refused(ctx context.Context, k kase) (bool, error) {
 
 // gone: the worker has a brief open, and ends.
 func (w *world) gone(ctx context.Context, k kase) (bool, error) {
+	if k.path == failpoint.End {
+		return w.ending(ctx, k)
+	}
 	s := w.site(k)
 	w.doomed++
 	t, err := w.addWorker(ctx, s, fmt.Sprintf("doomed-%d", w.doomed), "--replies", "-1")

@@ -84,3 +84,18 @@ func (w *worker) model() (prompts []history.Prompt, replies []history.Answer, er
 	slices.SortStableFunc(replies, func(a, b history.Answer) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
 	return prompts, replies, err
 }
+
+// questions lists what the model asked in the middle of its work.
+func (w *worker) questions() (all []history.Question, err error) {
+	events, err := w.Events()
+	for _, e := range events {
+		switch e.Event {
+		case "ask":
+			all = append(all, history.Question{Began: e.At, Worker: w.address, Brief: e.ID})
+		case "asked":
+			last := &all[len(all)-1] // a model asks one after the other
+			last.Ended, last.Answer, last.Error = e.At, e.Text, e.Error
+		}
+	}
+	return all, err
+}

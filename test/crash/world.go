@@ -24,6 +24,7 @@ type site struct {
 	proxy   *faultproxy.Proxy // between it and the broker
 	control *control
 	workers []*worker
+	spawned *worker // all agents that were launched here
 }
 
 // world is one fleet that goes through many cases, one after the other: hosta
@@ -38,7 +39,9 @@ type world struct {
 	a, b  *site
 	mains []*client // of hosta
 	peer  *client   // of hostb
-	rec   *recorder
+
+	asker, nearAsker, hasty *worker // who ask in the middle of their work
+	rec                     *recorder
 
 	tokens  int
 	doomed  int // workers made only to end
@@ -48,7 +51,13 @@ type world struct {
 	stop    func()        // closes it
 }
 
-const mainsOf = 4 // on hosta
+const mainsOf = 5 // on hosta; the last one never waits for its mail
+
+// How long a worker waits for what it asked, and one that has no time.
+const (
+	askFor = 5 * time.Second
+	hasty  = 2 * time.Second
+)
 
 // upBound is the patience of every wait for the fleet to be well again.
 const upBound = 90 * time.Second
@@ -93,6 +102,7 @@ func (w *world) build(ctx context.Context) (err error) {
 
 func (w *world) addSite(ctx context.Context, name string) (*site, error) {
 	s := &site{}
+	log := filepath.Join(w.dir, name, "spawned.jsonl")
 	var err error
 	if s.control, err = listen(filepath.Join(w.dir, name+".fail")); err != nil {
 		return nil, err
@@ -102,22 +112,24 @@ func (w *world) addSite(ctx context.Context, name string) (*site, error) {
 		return s, err
 	}
 	uri := strings.Replace(w.node.URI, address, s.proxy.Addr(), 1)
-	if s.host, err = w.fleet.AddHost(ctx, name, "BRIDGED_BROKER_URI="+uri, s.control.environ()); err != nil {
+	env := append(profiles(w.fleet, log), "BRIDGED_BROKER_URI="+uri, s.control.environ())
+	if s.host, err = w.fleet.AddHost(ctx, name, env...); err != nil {
 		return s, err
 	}
+	s.spawned = &worker{Worker: &fleet.Worker{Name: "spawned", Host: s.host}, address: "spawned@" + name, keyed: true}
 	return s, s.host.Start(ctx)
 }
 
 func (w *world) people(ctx context.Context) error {
 	for i := range mainsOf {
-		m, err := w.addMain(ctx, w.a, fmt.Sprintf("lead-%d", i))
+		m, err := w.addMain(ctx, w.a, fmt.Sprintf("lead-%d", i), i == mainsOf-1)
 		if err != nil {
 			return err
 		}
 		w.mains = append(w.mains, m)
 	}
 	var err error
-	if w.peer, err = w.addMain(ctx, w.b, "peer"); err != nil {
+	if w.peer, err = w.addMain(ctx, w.b, "peer", false); err != nil {
 		return err
 	}
 	if _, err = w.addWorker(ctx, w.a, "near", "--keyed"); err != nil {
@@ -129,16 +141,28 @@ func (w *world) people(ctx context.Context) error {
 	if _, err = w.addWorker(ctx, w.b, "far-0", "--work", "700ms", "--keyed"); err != nil {
 		return err
 	}
-	_, err = w.addWorker(ctx, w.b, "far-1")
+	if _, err = w.addWorker(ctx, w.b, "far-1"); err != nil {
+		return err
+	}
+	asks := func(wait time.Duration) []string {
+		return []string{"--ask", "which way for {content}?", "--ask-for", wait.String(), "--ask-sender", "--keyed"}
+	}
+	if w.nearAsker, err = w.addWorker(ctx, w.a, "near-asker", asks(askFor)...); err != nil {
+		return err
+	}
+	if w.asker, err = w.addWorker(ctx, w.b, "asker", asks(askFor)...); err != nil {
+		return err
+	}
+	w.hasty, err = w.addWorker(ctx, w.b, "hasty", asks(hasty)...)
 	return err
 }
 
-func (w *world) addMain(ctx context.Context, s *site, name string) (*client, error) {
+func (w *world) addMain(ctx context.Context, s *site, name string, deaf bool) (*client, error) {
 	m, err := s.host.AddMain(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	c := &client{name: name + "@" + s.host.Name, main: *m, rec: w.rec}
+	c := &client{name: name + "@" + s.host.Name, main: *m, rec: w.rec, deaf: deaf}
 	w.pulls.Go(func() { c.pull(ctx, w.stopped) })
 	return c, m.Disconnect()
 }

@@ -20,6 +20,13 @@ const (
 	Reply   Path = "reply"   // its answer, to a main that pulls
 	Mail    Path = "mail"    // a message to a main of another host
 	Local   Path = "local"   // a brief and its reply within one host
+
+	Question     Path = "ask"       // of a worker to the main of another host whose brief it has, and the answer
+	QuestionHere Path = "ask-local" // the same within one host
+
+	Launch     Path = "spawn"       // of an agent on another host
+	LaunchHere Path = "spawn-local" // on the own one
+	End        Path = "stop"        // of an agent of another host
 )
 
 // Setup is what brings a message to a point beside its way there.
@@ -44,6 +51,9 @@ const (
 	Booted    Setup = "booted"    // the gateway was killed with an injection under way
 	Duplicate Setup = "duplicate" // the connection breaks before the broker heard the ack
 	Repeated  Setup = "repeated"  // the message was accepted, and its sender calls again
+	Unheard   Setup = "unheard"   // nobody listens when the question comes
+	Late      Setup = "late"      // the answer comes when its asker waits no more
+	Failing   Setup = "failing"   // the agent to launch never takes input
 )
 
 // Point is one place where Hit is called.
@@ -63,6 +73,12 @@ var (
 	across  = []Path{Forward, Reply, Mail} // over the broker
 	send    = []Path{Forward, Mail, Local} // with bridge_send
 	every   = []Path{Forward, Reply, Mail, Local}
+	ask     = []Path{Question}
+	asks    = []Path{Question, QuestionHere}
+	spawn   = []Path{Launch}
+	spawns  = []Path{Launch, LaunchHere}
+	stop    = []Path{End}
+	ends    = []Path{Forward, Local, End}
 )
 
 // Points is the table of all names, in the order of a message's trip.
@@ -124,13 +140,13 @@ var Points = []Point{
 	{"inbox.putback.before", Receiver, brief, Refused},
 	{"inbox.putback.after", Receiver, brief, Refused},
 	{"inbox.retire.before", Receiver, brief, Gone},
-	{"inbox.retire.after", Receiver, brief, Gone},
-	{"inbox.end.closed", Receiver, brief, Gone},
+	{"inbox.retire.after", Receiver, ends, Gone},
+	{"inbox.end.closed", Receiver, ends, Gone},
 	{"inbox.end.unbound", Receiver, brief, Gone},
 	{"inbox.abandon.before", Receiver, brief, Gone},
 	{"inbox.abandon.reported", Receiver, brief, Gone},
 	{"inbox.end.drained", Receiver, brief, Gone},
-	{"inbox.end.removed", Receiver, brief, Gone},
+	{"inbox.end.removed", Receiver, ends, Gone},
 	{"outbox.final.before", Receiver, forward, Expired},
 	{"outbox.final.after", Receiver, forward, Expired},
 	{"outbox.dead.before", Sender, forward, Expired},
@@ -153,6 +169,44 @@ var Points = []Point{
 	{"inbox.boot.before", Receiver, brief, Booted},
 	{"inbox.boot.reported", Receiver, brief, Booted},
 	{"inbox.boot.settled", Receiver, brief, Booted},
+
+	// A question in the middle of a brief: its sender is the worker's side.
+	{"outbox.ask.before", Sender, ask, Ordinary},
+	{"outbox.ask.after", Sender, asks, Ordinary},
+	{"inbox.ask.before", Receiver, ask, Ordinary},
+	{"inbox.ask.nobody", Receiver, ask, Unheard},
+	{"mcp.question.offered", Receiver, asks, Ordinary},
+	{"inbox.ask.written", Receiver, ask, Ordinary},
+	{"outbox.answer.before", Receiver, ask, Ordinary},
+	{"outbox.answer.after", Receiver, ask, Ordinary},
+	{"outbox.answer.arrived", Sender, ask, Ordinary},
+	{"outbox.late.before", Sender, ask, Late},
+	{"mcp.ask.answered", Sender, asks, Ordinary},
+	{"mcp.ask.written", Sender, ask, Ordinary},
+	{"outbox.met.after", Sender, ask, Ordinary},
+	{"outbox.answer.word", Receiver, asks, Ordinary},
+
+	// An agent begins: its sender is who asks for it.
+	{"control.asked.before", Sender, spawn, Ordinary},
+	{"control.asked.after", Sender, spawn, Ordinary},
+	{"control.spawn.published", Sender, spawn, Ordinary},
+	{"control.spawn.before", Receiver, spawn, Ordinary},
+	{"control.launching.after", Receiver, spawns, Ordinary},
+	{"control.opened", Receiver, spawns, Ordinary},
+	{"control.spawned.before", Receiver, spawn, Ordinary},
+	{"control.spawned.after", Receiver, spawn, Ordinary},
+	{"control.undo.before", Receiver, spawn, Failing},
+	{"control.undo.closed", Receiver, spawn, Failing},
+	{"control.undo.after", Receiver, spawn, Failing},
+	{"control.conclude.before", Sender, spawn, Ordinary},
+	{"control.task.sent", Sender, spawns, Ordinary},
+	{"control.conclude.after", Sender, spawn, Ordinary},
+
+	// And is ended.
+	{"control.stop.published", Sender, stop, Ordinary},
+	{"control.stop.before", Receiver, stop, Ordinary},
+	{"control.stopped.before", Receiver, stop, Ordinary},
+	{"control.stop.heard", Sender, stop, Ordinary},
 
 	// Mail of the old daemon on its way to a main: no path of the gateway.
 	{"migrate.taken", Mover, nil, Ordinary},

@@ -35,6 +35,7 @@ type core struct {
 	seq           uint64 // the server-wide state_change_seq
 	endings       sync.WaitGroup
 	closed        map[string]*terminal // what panes had that are gone, for Input
+	opened        []Opened
 }
 
 type stopKind int

@@ -3,6 +3,7 @@ package herdrsim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -68,6 +69,23 @@ func (s *Server) Input(paneID string) ([]Write, error) {
 		return nil
 	})
 	return out, err
+}
+
+// Opened is a pane as layout.apply made it.
+type Opened struct {
+	At     time.Time
+	PaneID string
+	Label  string
+}
+
+// Opened lists all panes that layout.apply has made since the server began, of
+// which some may be closed.
+func (s *Server) Opened() (all []Opened, err error) {
+	err = s.inspect(func(c *core) error {
+		all = slices.Clone(c.opened)
+		return nil
+	})
+	return all, err
 }
 
 // Screen returns the pane's bottom screenful as text.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"time"
 )
 
 // layoutNode is a leaf or a split of layout.apply.
@@ -157,6 +158,7 @@ func (c *core) grow(t *tab, n *layoutNode) (*node, error) {
 		if err := c.spawn(p, n.Command, n.Env); err != nil {
 			return nil, err
 		}
+		c.opened = append(c.opened, Opened{At: time.Now(), PaneID: p.id, Label: p.label})
 		return &node{pane: p}, nil
 	}
 	first, err := c.grow(t, n.First)

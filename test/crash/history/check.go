@@ -14,6 +14,8 @@ func Check(h History) []Finding {
 	for i := range h.Sends {
 		c.send(&h.Sends[i])
 	}
+	c.turns()
+	c.spawns()
 	c.shownTwice()
 	c.strangers()
 	c.leftovers()
@@ -225,7 +227,7 @@ func (c *checker) believed(s *Send, f fate) {
 			}
 		case call.Report && call.Code != "IN_DOUBT" && call.Code != "ABANDONED" && !f.arrived.IsZero():
 			c.add(Untrue, s, "a call was told that it failed with %s at %s, and it arrived at %s", call.Code, clock(call.Ended), clock(f.arrived))
-		case s.Worker && (call.State == "injected" || call.State == "pending" || call.State == "replied"):
+		case s.Worker && (call.State == "injected" || call.State == "pending" || call.State == "replied" || call.State == "ask"):
 			c.claimed(s, f, call.State, call.Ended)
 		}
 	}

@@ -37,6 +37,20 @@ func report(kind, reason string, t time.Time) Shown {
 	return Shown{At: t, Reader: "m@a", MsgID: kind + reason, Kind: kind, InReplyTo: "id-1", Reason: reason}
 }
 
+// asked has the worker ask about the brief, and its sender answer.
+func asked(h *History) {
+	h.Questions = []Question{{Began: at(3), Ended: at(20), Worker: "w@b", Brief: "id-1", Answer: "left-1 tok-1"}}
+	h.Shown = append(h.Shown, Shown{At: at(4), Reader: "m@a", MsgID: "id-5", Kind: "ASK", InReplyTo: "id-1", TurnID: "turn-1"})
+	h.Told = []Told{{Call: Call{Began: at(5), Ended: at(6), State: "injected"}, By: "m@a", Turn: "turn-1", Token: "left-1 tok-1"}}
+}
+
+// tooLate has the answer come too late, though its asker waits long.
+func tooLate(h *History) {
+	asked(h)
+	h.Told[0].State, h.Told[0].Code = "", "TOO_LATE"
+	h.Questions[0].Answer, h.Questions[0].Error = "", "EXPIRED: …"
+}
+
 // nothing takes away all that became of the brief.
 func nothing(h *History) {
 	h.Pastes, h.Prompts, h.Answers, h.Shown = nil, nil, nil, h.Shown[1:]
@@ -175,6 +189,45 @@ func TestVerdicts(t *testing.T) {
 		{"mail that nobody sent", func(h *History) {
 			h.Shown = append(h.Shown, Shown{At: at(7), Reader: "m@a", MsgID: "id-8", Kind: "SEND", Content: "hello"})
 		}, []Verdict{Untrue}},
+
+		// Questions.
+		{"an answer is told as given and never arrived", func(h *History) { asked(h); h.Questions[0].Answer = "left-2 tok-1" }, []Verdict{Untrue, Untrue}},
+		{"a question is answered", asked, nil},
+		{"the answerer's call broke", func(h *History) { asked(h); h.Told[0].State = "" }, nil},
+		{"an answer in doubt arrived", func(h *History) { asked(h); h.Told[0].State, h.Told[0].Code = "", "UNCONFIRMED" }, nil},
+		{"an answer in doubt did not arrive", func(h *History) {
+			asked(h)
+			h.Told[0].State, h.Told[0].Code = "", "UNCONFIRMED"
+			h.Questions[0].Answer, h.Questions[0].Error = "", "EXPIRED: …"
+		}, nil},
+		{"too late is said of an answer that arrived", func(h *History) { asked(h); h.Told[0].State, h.Told[0].Code = "", "TOO_LATE" }, []Verdict{Untrue}},
+		{"not sent is said of an answer that arrived", func(h *History) { asked(h); h.Told[0].State, h.Told[0].Code = "", "BROKER_DOWN" }, []Verdict{Untrue}},
+		{"too late is said while the asker waits", tooLate, []Verdict{Untrue}},
+		{"too late is said after its gateway was killed", func(h *History) { tooLate(h); h.Kills = []Kill{{at(5), "b"}} }, nil},
+		{"an answer meets two questions", func(h *History) {
+			asked(h)
+			h.Questions = append(h.Questions, h.Questions[0])
+		}, []Verdict{Doubled}},
+		{"an answer meets another question", func(h *History) { asked(h); h.Questions[0].Brief = "id-7" }, []Verdict{Untrue}},
+		{"nobody was asked, and somebody was shown it", func(h *History) {
+			asked(h)
+			h.Told, h.Questions[0].Answer, h.Questions[0].Error = nil, "", "NO_WAITER: …"
+		}, []Verdict{Untrue}},
+		{"the same, and it asked again after a kill", func(h *History) {
+			asked(h)
+			h.Told, h.Questions[0].Answer, h.Questions[0].Error = nil, "", "NO_WAITER: …"
+			h.Kills = []Kill{{at(5), "b"}}
+		}, nil},
+		{"a question never comes back", func(h *History) {
+			asked(h)
+			h.Told, h.Questions[0].Answer, h.Questions[0].Ended = nil, "", time.Time{}
+		}, []Verdict{Unreported}},
+		{"a question is put twice", func(h *History) {
+			asked(h)
+			m := h.Shown[2]
+			m.Reader, m.At = "x@a", at(5)
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
 
 		// What is left.
 		{"mail is left in an inbox", func(h *History) { h.Left = []Left{{Where: "inbox of n@b", MsgID: "id-2", What: "1 message"}} }, []Verdict{Unreported}},

@@ -17,8 +17,18 @@ type History struct {
 	Pastes  []Paste
 	Prompts []Prompt
 	Answers []Answer
-	Kills   []Kill
-	Left    []Left
+
+	Questions []Question
+	Told      []Told
+
+	Hosts    []string
+	Spawns   []Spawn
+	Stops    []Stop
+	Panes    []Pane
+	Entities []Entity
+
+	Kills []Kill
+	Left  []Left
 }
 
 // Send is one message that a client wanted to be sent, once, however often it
@@ -36,7 +46,7 @@ type Send struct {
 // Call is one call that asked to send it, and what the caller was told.
 type Call struct {
 	Began, Ended time.Time
-	State        string // queued, deferred, injected, pending, replied; "" if it failed
+	State        string // queued, deferred, injected, pending, replied, ask; "" if it failed
 	Code         string // of the error
 	Report       bool   // the error is the message's own end, not the call's
 	Text         string
@@ -54,8 +64,72 @@ type Shown struct {
 	InReplyTo   string
 	Reason      string
 	Content     string
+	TurnID      string // of a question
 	Redelivered bool
 	Asked       bool // its reader asked for it again, by repeating a call
+}
+
+// Question is one bridge_ask of a worker in the middle of a brief, and what it
+// came to.
+type Question struct {
+	Began, Ended time.Time // Ended is zero of one that never came back
+	Worker       string
+	Brief        string // the id of what it is about
+	Answer       string
+	Error        string // instead of an answer
+}
+
+// Told is one bridge_answer, and what the one who answered was told.
+type Told struct {
+	Call
+	By    string // name@host
+	Turn  string
+	Token string // a word of its content that is in no other answer
+}
+
+// Spawn is one agent that a client wanted, once, however often it called.
+type Spawn struct {
+	Case  int
+	Token string // names it
+	From  string // name@host
+	Host  string // where it is to live
+	GIDs  []string
+	Calls []SpawnCall
+	Asks  bool // who wants it calls until he knows
+	Owes  bool // its gateway still has to send its task in the end
+}
+
+// SpawnCall is one call of a Spawn; its State is spawned, or it failed.
+type SpawnCall struct {
+	Call
+	GID string
+}
+
+// Stop is the wish of a client that one agent ends; the State of a call is
+// stopped or stopping.
+type Stop struct {
+	Case  int
+	GID   string
+	From  string // name@host
+	Calls []Call
+	// Before says that the first call found it ended.
+	Before bool
+}
+
+// Pane is one pane of an agent that a gateway launched.
+type Pane struct {
+	Host string
+	GID  string // that it was made for
+	At   time.Time
+	Open bool // in the end
+}
+
+// Entity is a launched worker as its gateway has it in the end.
+type Entity struct {
+	Host  string
+	GID   string
+	State string   // launching, live, stopping, gone
+	Seen  []string // hosts whose rosters list it
 }
 
 // Kill is the end of a gateway that had no time for anything.
