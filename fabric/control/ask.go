@@ -47,6 +47,8 @@ type spawnBody struct {
 // but for over and done.
 type spawning struct {
 	rec     store.Spawn
+	known   bool          // it may have been asked for before, and have been started
+	callers int           // who wait for it
 	expires time.Time     // of what is asked for at present
 	again   chan struct{} // capacity 1: somebody asks again
 	heard   chan outcome  // capacity 1
@@ -75,6 +77,8 @@ func (c *Control) Spawn(ctx context.Context, r Request) (Spawned, error) {
 	if err != nil {
 		return Spawned{}, err
 	}
+	c.waits(s, 1)
+	defer c.waits(s, -1)
 	patience := time.NewTimer(r.Timeout)
 	defer patience.Stop()
 	select {
@@ -145,10 +149,13 @@ func (c *Control) asked(ctx context.Context, r Request) (*spawning, error) {
 	case known && rec.State == store.SpawnFailed:
 		return finished(rec, outcome{failure: &Failure{Code: fault.Code(rec.Code), Detail: rec.Detail}}), nil
 	}
-	if err := c.reachable(r.Host, known); err != nil {
-		return nil, err
+	if !known || c.cfg.Broker == nil { // what was asked for before may have been started
+		if err := c.reachable(r.Host); err != nil {
+			return nil, err
+		}
 	}
 	s := newSpawning(rec, c.cfg.Now().Add(r.Timeout))
+	s.known = known
 	s.rec.ExpiresAt = s.expires.UnixMilli()
 	if !known {
 		if err := c.record(ctx, r, s.rec); err != nil {
@@ -215,7 +222,7 @@ func (c *Control) record(ctx context.Context, r Request, rec store.Spawn) error 
 }
 
 // reachable refuses what cannot be asked for now. Nothing has happened yet.
-func (c *Control) reachable(host string, known bool) error {
+func (c *Control) reachable(host string) error {
 	if host == c.cfg.Host {
 		return nil
 	}
@@ -266,7 +273,28 @@ func (c *Control) bring(ctx context.Context, s *spawning) (o outcome, err error)
 	if err != nil || o == (outcome{}) {
 		return o, err
 	}
-	return o, c.conclude(ctx, s, o)
+	for {
+		err = c.conclude(ctx, s, o)
+		if err == nil || !c.goesOn(s) || !pause(ctx, c.cfg.Repeat) {
+			return o, err
+		}
+		c.log.Debug("the task of an agent cannot be sent yet", "spawn", s.rec.SpawnID, "error", err)
+	}
+}
+
+// goesOn reports whether a task that could not be sent is tried again by itself:
+// if nobody waits, to be told that it was not and to repeat the call.
+func (c *Control) goesOn(s *spawning) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return s.callers == 0 && c.cfg.Now().Sub(s.expires) <= longestLaunch
+}
+
+// waits counts a caller of s in, or out.
+func (c *Control) waits(s *spawning, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.callers += n
 }
 
 // ask repeats the request until there is an outcome.
@@ -277,7 +305,7 @@ func (c *Control) ask(ctx context.Context, s *spawning) (outcome, error) {
 	if err != nil {
 		return outcome{}, fault.From(err)
 	}
-	for sent := false; ; {
+	for sent := s.known; ; {
 		changed := c.cfg.Fleet.Changed()
 		if c.present(s.rec) {
 			return outcome{spawned: true}, nil

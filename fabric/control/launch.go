@@ -239,7 +239,9 @@ func (c *Control) resume() error {
 				c.undo(ctx, rec, &Failure{Code: fault.SpawnFailed, Detail: Interrupted})
 			})
 		case rec.Task != "" && (rec.State == store.SpawnSpawned || rec.State == store.SpawnAsked && rec.Host != c.cfg.Host):
-			c.follow(newSpawning(rec, time.UnixMilli(rec.ExpiresAt)))
+			s := newSpawning(rec, time.UnixMilli(rec.ExpiresAt))
+			s.known = true
+			c.follow(s)
 		}
 	}
 	return nil

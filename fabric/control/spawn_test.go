@@ -264,6 +264,38 @@ func TestTheNextStartTakesUpWhatWasLeft(t *testing.T) {
 	}
 }
 
+// A start comes before the link to the broker does. Fails when a spawn that an
+// earlier run asked for, and that may have started something, is given up or is
+// said to have started nothing because of that; or when a task that cannot be
+// sent at first is never sent.
+func TestAStartWithoutTheBrokerGivesNothingUp(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.hosts["hosta"], w.hosts["hostb"]
+	blocked := make(chan struct{})
+	b.set(func() { b.blocked = blocked })
+	r := w.ask(func(r *Request) { r.Task, r.Timeout = "go", 50*time.Millisecond })
+	_, err := a.Spawn(t.Context(), r)
+	wants(t, err, fault.SpawnTimeout, r.Key)
+	await(t, "the launch", func() bool { return b.count(&b.opened) == 1 })
+	gid := w.last(envelope.Spawn).SpawnID
+	a.end()
+	a.down = fault.New(fault.BrokerDown, "it is away")
+	a.set(func() { a.mute = a.down })
+	a.begin(2)
+	_, err = a.Spawn(t.Context(), r)
+	wants(t, err, fault.SpawnTimeout, gid)
+	close(blocked)
+	await(t, "the agent", func() bool { return a.record(gid).State == store.SpawnSpawned })
+	if a.record(gid).Task == "" {
+		t.Fatal("its task counts as sent")
+	}
+	a.set(func() { a.mute = nil })
+	await(t, "the task", func() bool { return a.record(gid).Task == "" })
+	if want := []string{gid + " go"}; !slices.Equal(a.briefs, want) {
+		t.Errorf("briefs %q, want %q", a.briefs, want)
+	}
+}
+
 // Fails when a stop hangs on one message, is taken from a host that is not let,
 // or is answered for an entity that is none.
 func TestAStopOnAnotherHost(t *testing.T) {

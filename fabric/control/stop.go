@@ -53,7 +53,7 @@ func (c *Control) stopThere(ctx context.Context, from string, t roster.Target) (
 	if t.Gone {
 		return true, nil
 	}
-	if err := c.reachable(t.Host, false); err != nil {
+	if err := c.reachable(t.Host); err != nil {
 		return false, err
 	}
 	answers := make(chan *envelope.Envelope, 4)

@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 }
 
 // selection is what of the matrix is quick and most telling: the two commits
-// that stand in a brief's way, both ends of a pull, a report, and a start after
-// a crash.
+// that stand in a brief's way, both ends of a pull, a report, a start after a
+// crash, an answer on its way to the one who asked, and an agent half begun.
 var selection = []string{
 	"inbox.injecting.after forward kill",
 	"inbox.injecting.acked local kill",
@@ -33,6 +33,8 @@ var selection = []string{
 	"outbox.final.after forward kill",
 	"inbox.duplicate.before forward cut",
 	"inbox.boot.reported forward kill",
+	"mcp.ask.answered ask-local kill",
+	"control.opened spawn kill",
 }
 
 // §14: gateway killed at any instruction.
