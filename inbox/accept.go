@@ -85,7 +85,7 @@ func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error 
 // allowed refuses a brief of a host that this one takes none from (design §9,
 // §11 control.allow), and tells its sender.
 func (in *Inbox) allowed(ctx context.Context, gid string, e *envelope.Envelope) error {
-	if e.Signer == in.cfg.Host || in.cfg.Allowed == nil || in.cfg.Allowed(e.Signer) {
+	if in.mayWrite(e) {
 		return nil
 	}
 	if err := in.final(ctx, e, gid, envelope.Failed, string(fault.NotAllowed)); err != nil {
@@ -93,6 +93,18 @@ func (in *Inbox) allowed(ctx context.Context, gid string, e *envelope.Envelope) 
 	}
 	in.trace("refused", e, gid, outcomeFailed, string(fault.NotAllowed))
 	return fault.New(fault.NotAllowed, "host %s may not send here: control.allow leaves it out", e.Signer)
+}
+
+// mayWrite says whether the host of a brief or question is let, and tells who
+// wants to know that it is not.
+func (in *Inbox) mayWrite(e *envelope.Envelope) bool {
+	if e.Signer == in.cfg.Host || in.cfg.Allowed == nil || in.cfg.Allowed(e.Signer) {
+		return true
+	}
+	if in.cfg.NotAllowed != nil {
+		in.cfg.NotAllowed(e)
+	}
+	return false
 }
 
 // admit gives a new item its place, and a main's one in the held index.

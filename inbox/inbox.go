@@ -84,11 +84,14 @@ type Config struct {
 	Gate func(gid, reason string, since time.Time)
 	// Allowed says whether a host may send briefs here; nil: every trusted one.
 	Allowed func(host string) bool
-	Now     func() time.Time
-	Uptime  func() time.Duration // the monotonic clock, by which jumps of Now are seen
-	NewID   func() string        // UUIDv7
-	Secret  func() string        // a fresh token
-	Logger  hclog.Logger
+	// NotAllowed is told of a brief or question that was refused for that; nil:
+	// nobody is.
+	NotAllowed func(*envelope.Envelope)
+	Now        func() time.Time
+	Uptime     func() time.Duration // the monotonic clock, by which jumps of Now are seen
+	NewID      func() string        // UUIDv7
+	Secret     func() string        // a fresh token
+	Logger     hclog.Logger
 
 	LocalCap    int           // local mail per entity; 0: 100 000, as on the broker
 	LocalWindow int           // of it, what is held in memory for a main; 0: 1024

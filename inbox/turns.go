@@ -145,7 +145,7 @@ func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
 	case b == nil || Ended(b.snapshot()):
 		in.cfg.Reports.TurnOver(ask, envelope.Abandoned, string(fault.PaneGone))
 		return false
-	case ask.Signer != in.cfg.Host && in.cfg.Allowed != nil && !in.cfg.Allowed(ask.Signer):
+	case !in.mayWrite(ask):
 		in.trace("refused", ask, ask.To, outcomeFailed, string(fault.NotAllowed))
 		in.cfg.Reports.TurnOver(ask, envelope.Failed, string(fault.NotAllowed))
 		return false

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"fleetd/cmd/bridged/audit"
 	"fleetd/cmd/bridged/config"
 	"fleetd/fabric"
 	"fleetd/fabric/control"
@@ -27,11 +28,36 @@ func (g *gateway) newControl(client *herdr.Client, injector *herdr.Injector, sig
 		Launcher: launcher{g, &herdr.Launcher{Client: client, Injector: injector}},
 		Profiles: profiles(g.cfg.Profiles), Allows: g.cfg.Control.Allows, Brief: g.brief, CheckTask: g.outbox.CheckContent,
 		NewID: newID, NewTrace: newTrace, Now: time.Now, Logger: g.log.Named("control"), BodyBytes: g.cfg.Limits.ContentBytes,
+		Audit: g.controlled,
 	}
 	if g.cfg.Broker.URI != "" {
 		cfg.Broker = controlLink{link{g}, sign}
 	}
 	return control.New(cfg)
+}
+
+// controlled writes an act of control into the audit log.
+func (g *gateway) controlled(a control.Act) {
+	g.audited(audit.Act{
+		Verb: a.Verb, Who: a.Who, From: a.From, Host: a.Host, Profile: a.Profile, GID: a.GID, Outcome: a.Outcome,
+		Code: string(a.Code), TraceID: a.TraceID,
+	})
+}
+
+// sendRefused writes of mail that control.allow leaves out.
+func (g *gateway) sendRefused(e *envelope.Envelope) {
+	g.audited(audit.Act{
+		Verb: config.VerbSend, Who: e.From, From: e.Signer, Host: g.cfg.Host, GID: e.To, Outcome: audit.Refused,
+		Code: string(fault.NotAllowed), TraceID: e.TraceID,
+	})
+}
+
+// audited: what cannot be written, for want of disk or rights, goes on all the
+// same, and says so.
+func (g *gateway) audited(a audit.Act) {
+	if err := g.audit.Write(a); err != nil {
+		g.log.Error("an act is not in the audit log", "verb", a.Verb, "from", a.From, "who", a.Who, "outcome", a.Outcome, "trace", a.TraceID, "error", err)
+	}
 }
 
 func profiles(all map[string]config.Profile) map[string]control.Profile {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
+	"fleetd/cmd/bridged/audit"
 	"fleetd/cmd/bridged/config"
 	"fleetd/fabric"
 	"fleetd/fabric/control"
@@ -48,6 +49,7 @@ type gateway struct {
 	talk    *mcp.Conversation
 	server  *mcp.Server
 	status  *statuses
+	audit   *audit.Log
 
 	attached sync.Map // gids whose inboxes the fabric consumes
 }
@@ -82,6 +84,9 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 	for _, p := range g.trust.Problems() {
 		log.Warn("a file in the trust folder is not used", "error", p)
 	}
+	if g.audit, err = audit.Open(audit.Path(cfg.DataDir), time.Now); err != nil {
+		return nil, err
+	}
 	if g.boot, err = nextBoot(ctx, st); err != nil {
 		return nil, err
 	}
@@ -111,8 +116,8 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 		Host: cfg.Host, Boot: g.boot, Crashed: crashed, Store: st, Injector: panes{injector, client, cfg.Inject.PasteBytes},
 		Reports: g.outbox, Names: directory{g.roster}, Window: g.window(), Panes: panes{injector, client, 0},
 		Changed: g.entityChanged, Gate: g.status.gate, Nudge: herdr.Nudge, Hints: hints{g},
-		Allowed: func(host string) bool { return cfg.Control.Allows(host, config.VerbSend) },
-		NewID:   newID, Secret: newSecret, Logger: log.Named("inbox"),
+		Allowed: func(host string) bool { return cfg.Control.Allows(host, config.VerbSend) }, NotAllowed: g.sendRefused,
+		NewID: newID, Secret: newSecret, Logger: log.Named("inbox"),
 	})
 	g.outbox.Use(g.inbox)
 	g.control = g.newControl(client, injector, sign)

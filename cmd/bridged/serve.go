@@ -35,6 +35,9 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 		err = g.server.Bind()
 	}
 	if err != nil {
+		if g != nil {
+			err = errors.Join(err, g.audit.Close())
+		}
 		return errors.Join(err, writer.end(), st.Close())
 	}
 	g.talk.URL = "http://" + g.server.Addr().String() + "/mcp"
@@ -68,7 +71,7 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 		log.Warn("the service manager could not be told that we are ready", "error", err)
 	}
 	err = group.Run()
-	return errors.Join(err, writer.end(), st.Close())
+	return errors.Join(err, writer.end(), st.Close(), g.audit.Close())
 }
 
 // actorRun is one goroutine of the daemon with its own end.

@@ -325,6 +325,7 @@ func (c *Control) ask(ctx context.Context, s *spawning) (outcome, error) {
 			}
 			if !sent {
 				c.trace("asked", s.rec, "", "")
+				c.auditSpawn(s.rec, actAsked, "")
 			}
 			sent = true
 			failpoint.Hit("control.spawn.published")
@@ -390,6 +391,9 @@ func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
 		failpoint.Hit("control.task.sent")
 	}
 	c.trace("concluded", rec, rec.State, strings.TrimSpace(rec.Code+" "+rec.Detail))
+	if rec.Host != c.cfg.Host { // else the launch said it
+		c.auditSpawn(rec, spawnAct(o), fault.Code(rec.Code))
+	}
 	err := c.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if rec.Key == rec.SpawnID && o.failure != nil && o.failure.refused() {
 			return errors.Join(tx.DeleteKey(rec.From, rec.Key), tx.DeleteSpawn(rec.SpawnID))
@@ -407,6 +411,16 @@ func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
 		c.log.Error("the outcome of a spawn was not recorded; it will be asked for again", "spawn", rec.SpawnID, "error", err)
 	}
 	return nil
+}
+
+func spawnAct(o outcome) string {
+	switch {
+	case o.failure == nil:
+		return actSpawned
+	case o.failure.refused():
+		return actRefused
+	}
+	return actFailed
 }
 
 // await waits until the roster knows the new worker.

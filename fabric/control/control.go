@@ -20,6 +20,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
+	"fleetd/fault"
 	"fleetd/store"
 )
 
@@ -109,10 +110,13 @@ type Config struct {
 	Brief func(ctx context.Context, s store.Spawn) (msgID string, err error)
 	// CheckTask says why a text cannot be sent as a task.
 	CheckTask func(text []byte) error
-	NewID     func() string
-	NewTrace  func() string
-	Now       func() time.Time
-	Logger    hclog.Logger
+	// Audit is told of each act, on the side that asks and on the one that does
+	// it; nil: nobody is. It returns soon.
+	Audit    func(Act)
+	NewID    func() string
+	NewTrace func() string
+	Now      func() time.Time
+	Logger   hclog.Logger
 
 	BodyBytes int // the longest body of a message that this host takes; 0: any
 
@@ -134,11 +138,57 @@ type Control struct {
 	traces  map[string]tracing                   // that wait for an answer, by msgId of the TRACE
 }
 
-// The verbs of control.allow.
+// The verbs of control.allow, and one that every trusted host may use.
 const (
 	verbSpawn = "spawn"
 	verbStop  = "stop"
+	verbTrace = "trace"
 )
+
+// Act is one step of a verb, for the audit log: who asked whom for what, and what
+// came of it. It holds no body.
+type Act struct {
+	Verb       string // spawn, stop or trace
+	Who        string // gid of the asker, or its gateway's address
+	From, Host string // the host that asks, the one that is asked
+	Profile    string
+	GID        string // of the worker
+	Outcome    string // asked, begun, spawned, stopped, told, refused or failed
+	Code       fault.Code
+	TraceID    string
+}
+
+// The outcomes of an Act.
+const (
+	actAsked   = "asked"   // this host asks another
+	actBegun   = "begun"   // this host does it
+	actSpawned = "spawned" // the worker lives
+	actStopped = "stopped" // its end is over, or was before
+	actTold    = "told"    // the steps of a flow, to another host
+	actRefused = "refused" // nothing was done
+	actFailed  = "failed"  // it was tried, and undone
+)
+
+func (c *Control) audit(a Act) {
+	if c.cfg.Audit != nil {
+		c.cfg.Audit(a)
+	}
+}
+
+func (c *Control) auditSpawn(s store.Spawn, outcome string, code fault.Code) {
+	c.audit(Act{
+		Verb: verbSpawn, Who: s.From, From: s.FromHost, Host: s.Host, Profile: s.Profile, GID: s.SpawnID,
+		Outcome: outcome, Code: code, TraceID: s.TraceID,
+	})
+}
+
+// auditAsked is of what another host asks of this one.
+func (c *Control) auditAsked(verb string, env *envelope.Envelope, outcome string, code fault.Code) {
+	c.audit(Act{
+		Verb: verb, Who: env.From, From: env.Signer, Host: c.cfg.Host, GID: env.SpawnID,
+		Outcome: outcome, Code: code, TraceID: env.TraceID,
+	})
+}
 
 // New makes a Control; Run gives it life.
 func New(cfg Config) *Control {

@@ -26,6 +26,7 @@ func (c *Control) onSpawn(ctx context.Context, env *envelope.Envelope) error {
 	case err != nil:
 		return err
 	case found && rec.FromHost != env.Signer:
+		c.auditAsked(verbSpawn, env, actRefused, fault.NotAllowed)
 		c.later(env, envelope.Failed, &Failure{Code: fault.NotAllowed})
 		return nil
 	case found && rec.State == store.SpawnSpawned:
@@ -38,12 +39,14 @@ func (c *Control) onSpawn(ctx context.Context, env *envelope.Envelope) error {
 		return nil
 	case !c.cfg.Now().Before(env.Expiry()):
 		c.log.Info("a spawn that came after its time is not launched", "spawn", env.SpawnID, "trace", env.TraceID)
+		c.auditAsked(verbSpawn, env, actRefused, fault.Expired)
 		return nil
 	}
 	rec, p, f := c.permitted(env)
 	if f != nil {
 		c.log.Warn("a spawn was refused", "from", env.From, "host", env.Signer, "code", f.Code, "trace", env.TraceID)
 		c.trace("refused", rec, store.SpawnFailed, string(f.Code))
+		c.auditSpawn(rec, actRefused, f.Code)
 		c.later(env, envelope.Failed, f)
 		return nil
 	}
@@ -52,7 +55,9 @@ func (c *Control) onSpawn(ctx context.Context, env *envelope.Envelope) error {
 		return err
 	}
 	if err != nil {
-		c.later(env, envelope.Failed, failureOf(err))
+		f := failureOf(err)
+		c.auditSpawn(rec, actRefused, f.Code)
+		c.later(env, envelope.Failed, f)
 		return nil
 	}
 	c.mu.Lock()
@@ -104,11 +109,14 @@ func (c *Control) permitted(env *envelope.Envelope) (store.Spawn, Profile, *Fail
 func (c *Control) launchOnce(ctx context.Context, rec store.Spawn) outcome {
 	p, known := c.cfg.Profiles[rec.Profile]
 	if !known {
+		c.auditSpawn(rec, actRefused, fault.ProfileUnknown)
 		return outcome{failure: &Failure{Code: fault.ProfileUnknown}}
 	}
 	token, rec, err := c.reserve(ctx, rec, p)
 	if err != nil {
-		return outcome{failure: failureOf(err)}
+		f := failureOf(err)
+		c.auditSpawn(rec, actRefused, f.Code)
+		return outcome{failure: f}
 	}
 	return c.launch(ctx, rec, p, token)
 }
@@ -138,6 +146,7 @@ func (c *Control) reserve(ctx context.Context, rec store.Spawn, p Profile) (toke
 // start undoes it.
 func (c *Control) launch(ctx context.Context, rec store.Spawn, p Profile, token string) outcome {
 	c.trace("launching", rec, store.SpawnLaunching, "")
+	c.auditSpawn(rec, actBegun, "")
 	pane, err := c.cfg.Launcher.Open(ctx, Launch{GID: rec.SpawnID, Name: rec.Name, Token: token, Profile: p})
 	failpoint.Hit("control.opened")
 	if err == nil {
@@ -158,6 +167,7 @@ func (c *Control) launch(ctx context.Context, rec store.Spawn, p Profile, token 
 	case err == nil:
 		failpoint.Hit("control.spawned.after")
 		c.trace("spawned", rec, store.SpawnSpawned, "")
+		c.auditSpawn(rec, actSpawned, "")
 		c.log.Info("an agent was spawned", "name", rec.Name, "profile", rec.Profile, "pane", pane.ID, "gid", rec.SpawnID)
 		return outcome{spawned: true}
 	}
@@ -186,6 +196,7 @@ func (c *Control) undo(ctx context.Context, rec store.Spawn, f *Failure) bool {
 		if err == nil {
 			failpoint.Hit("control.undo.after")
 			c.trace("undone", rec, store.SpawnFailed, f.Detail)
+			c.auditSpawn(rec, actFailed, f.Code)
 			return true
 		}
 		c.log.Debug("a launch cannot be undone yet", "gid", rec.SpawnID, "error", err)

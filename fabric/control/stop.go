@@ -28,11 +28,25 @@ func (c *Control) Stop(ctx context.Context, from, address string) (t roster.Targ
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopWait)
 	defer cancel()
+	act := Act{Verb: verbStop, Who: from, From: c.cfg.Host, Host: t.Host, GID: t.GID, Outcome: actBegun, TraceID: c.cfg.NewTrace()}
 	if t.Local {
+		c.audit(act)
 		done, err = c.stopHere(ctx, t.GID)
-		return t, done, err
+	} else {
+		act.Outcome = actAsked
+		done, err = c.stopThere(ctx, t, act)
 	}
-	done, err = c.stopThere(ctx, from, t)
+	switch {
+	case err != nil:
+		act.Outcome, act.Code = actFailed, fault.CodeOf(err)
+		if act.Code == fault.NotAllowed || act.Code == fault.UnknownRecipient {
+			act.Outcome = actRefused
+		}
+		c.audit(act)
+	case done:
+		act.Outcome = actStopped
+		c.audit(act)
+	}
 	return t, done, err
 }
 
@@ -49,7 +63,8 @@ func (c *Control) stopHere(ctx context.Context, gid string) (bool, error) {
 	return c.cfg.Entities.AwaitEnd(ctx, gid), nil
 }
 
-func (c *Control) stopThere(ctx context.Context, from string, t roster.Target) (bool, error) {
+// stopThere asks, and says so as act once it has.
+func (c *Control) stopThere(ctx context.Context, t roster.Target, act Act) (bool, error) {
 	if t.Gone {
 		return true, nil
 	}
@@ -61,13 +76,16 @@ func (c *Control) stopThere(ctx context.Context, from string, t roster.Target) (
 	c.stops[t.GID] = append(c.stops[t.GID], answers)
 	c.mu.Unlock()
 	defer c.deaf(t.GID, answers)
-	trace, tick := c.cfg.NewTrace(), time.NewTicker(c.cfg.Repeat)
+	tick := time.NewTicker(c.cfg.Repeat)
 	defer tick.Stop()
 	expires := c.cfg.Now().Add(stopWait)
 	for sent := false; ; sent = true {
-		env := c.request(envelope.Stop, from, t.Host, t.GID, trace, expires, nil)
+		env := c.request(envelope.Stop, act.Who, t.Host, t.GID, act.TraceID, expires, nil)
 		if err := c.cfg.Broker.Publish(ctx, envelope.LaneControl, env); err != nil && !sent {
 			return false, err
+		}
+		if !sent {
+			c.audit(act)
 		}
 		failpoint.Hit("control.stop.published")
 		select {
@@ -130,10 +148,12 @@ func (c *Control) onStop(ctx context.Context, env *envelope.Envelope) error {
 		if err := c.cfg.Entities.Stop(ctx, env.SpawnID); err != nil {
 			return err
 		}
+		c.auditAsked(verbStop, env, actBegun, "")
 		c.log.Info("a worker is stopped at the wish of another host", "gid", env.SpawnID, "from", env.From, "host", env.Signer, "trace", env.TraceID)
 	}
 	if f != nil {
 		c.log.Warn("a stop was refused", "gid", env.SpawnID, "from", env.From, "host", env.Signer, "code", f.Code, "trace", env.TraceID)
+		c.auditAsked(verbStop, env, actRefused, f.Code)
 		c.later(env, envelope.Failed, f)
 		return nil
 	}
@@ -143,6 +163,9 @@ func (c *Control) onStop(ctx context.Context, env *envelope.Envelope) error {
 		ctx, cancel := context.WithTimeout(ctx, stopWait)
 		defer cancel()
 		if c.cfg.Entities.AwaitEnd(ctx, env.SpawnID) {
+			if !ended { // a repeated request has a line of its own only when it began something
+				c.auditAsked(verbStop, env, actStopped, "")
+			}
 			failpoint.Hit("control.stopped.before")
 			c.answer(context.WithoutCancel(ctx), env, envelope.Stopped, nil)
 		}

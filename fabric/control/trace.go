@@ -126,9 +126,12 @@ func (c *Control) askTraces(ctx context.Context, traceID string, open map[string
 		c.mu.Unlock()
 		defer c.forgetTrace(env.MsgID)
 		asks.Go(func() {
-			if err := c.cfg.Broker.Publish(ctx, envelope.LaneControl, env); err != nil {
+			err := c.cfg.Broker.Publish(ctx, envelope.LaneControl, env)
+			if err != nil {
 				words <- word{host: host, err: err}
+				return
 			}
+			c.audit(Act{Verb: verbTrace, Who: env.From, From: c.cfg.Host, Host: host, Outcome: actAsked, TraceID: traceID})
 		})
 	}
 	hear := func(w word) {
@@ -211,6 +214,9 @@ func (c *Control) onTrace(env *envelope.Envelope) {
 		if err != nil {
 			c.log.Warn("a trace that another host asked for cannot be told", "host", env.Signer, "trace", env.TraceID, "error", err)
 			out.Reason = string(fault.CodeOf(err))
+			c.auditAsked(verbTrace, env, actFailed, fault.CodeOf(err))
+		} else {
+			c.auditAsked(verbTrace, env, actTold, "")
 		}
 		out.Body = body
 		if err := c.cfg.Broker.Publish(ctx, envelope.LaneSignal, out); err != nil {

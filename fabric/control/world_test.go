@@ -62,6 +62,7 @@ type host struct {
 	blocked  chan struct{}   // if set, readiness waits for it
 	stuck    error           // closing fails
 	briefs   []string
+	acts     []Act // what the audit log was told
 	allows   bool
 	mute     error          // what sending a task comes to
 	late     chan time.Time // closed: the patience with other hosts is over
@@ -145,6 +146,7 @@ func (h *host) begin(boot uint64) {
 			h.briefs = append(h.briefs, s.SpawnID+" "+s.Task)
 			return newID(), nil
 		},
+		Audit: func(a Act) { h.set(func() { h.acts = append(h.acts, a) }) },
 		CheckTask: func(text []byte) error {
 			if len(text) > longestTask {
 				return fault.New(fault.TooLarge, "it is too long")

@@ -165,6 +165,7 @@ func polled(t *testing.T, ctx context.Context, m *fleet.Main, kind string) mcp.M
 // nothing. Fails when one is told for another, or a pane, a name or an entity
 // stays.
 func TestAFailedSpawnSaysWhyAndLeavesNothing(t *testing.T) {
+	t.Attr("threat", "G4 G8")
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
 	defer cancel()
@@ -220,6 +221,18 @@ func TestAFailedSpawnSaysWhyAndLeavesNothing(t *testing.T) {
 	r, err := lead.Roster(ctx)
 	if err != nil || slices.ContainsFunc(r.Entities, func(e mcp.RosterEntity) bool { return e.Kind == "worker" }) {
 		t.Errorf("the roster has %+v, %v", r.Entities, err)
+	}
+	// hosta's no to the other host is on record at both.
+	for _, h := range []*fleet.Host{a, b} {
+		eventually(t, ctx, func() error {
+			log, err := h.Audit()
+			for line := range strings.Lines(log) {
+				if strings.Contains(line, `"verb":"spawn","who":"`+other.GID+`","from":"hostb","host":"hosta"`) && strings.Contains(line, `"outcome":"refused","code":"NOT_ALLOWED"`) {
+					return nil
+				}
+			}
+			return fmt.Errorf("the audit log of %s has %s (%v)", h.Name, log, err)
+		})
 	}
 	// The name is free, and then it is not.
 	if _, err := lead.Spawn(ctx, map[string]any{"profile": "aide", "host": "hostb", "name": "doomed", "timeout_seconds": 200}); err != nil {

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"fleetd/cmd/bridged/audit"
 	"fleetd/fabric/keys"
 	"fleetd/mcp"
 	"fleetd/mcp/api"
@@ -211,6 +212,12 @@ func (w *lockedWriter) Write(p []byte) (int, error) {
 	w.h.mu.Lock()
 	defer w.h.mu.Unlock()
 	return w.h.log.Write(p)
+}
+
+// Audit returns the host's audit log.
+func (h *Host) Audit() (string, error) {
+	text, err := os.ReadFile(audit.Path(h.data()))
+	return string(text), err
 }
 
 // Trust has h trust the key of other, as `bridged keys trust` does.
