@@ -122,6 +122,29 @@ func TestAQuestionIsPutOnce(t *testing.T) {
 	}
 }
 
+// Fails if a question of a host whose clock is behind ours or ahead does not
+// surface, or lives by our clock: it would be over at once, or too long open.
+func TestAQuestionLivesByTheClockOfItsAsker(t *testing.T) {
+	for _, off := range []time.Duration{-25 * time.Second, 25 * time.Second} {
+		w := newWorld(t)
+		m := w.main("m")
+		ears := w.in.Listen(m.GID, "", "")
+		ask := w.question(m.GID, "")
+		ask.TS += off.Milliseconds()
+		ask.ExpiresAt = ask.TS + (20 * time.Second).Milliseconds()
+		w.in.Ask(ask)
+		q := got(ears)
+		if q == nil {
+			t.Fatalf("a question of a clock that is %s off did not surface", off)
+		}
+		q.Settle(true)
+		w.clock.pass(15 * time.Second)
+		_, left, err := w.in.TurnToAnswer(m.GID, ask.TurnID)
+		wantCode(t, "the answer", err, "")
+		same(t, "left of its life", 5*time.Second, left)
+	}
+}
+
 // Fails if a turn takes a second answer, one while another is on its way, one
 // of somebody else, one after its time, or none after nothing left.
 func TestATurnTakesOneAnswer(t *testing.T) {

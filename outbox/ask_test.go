@@ -227,6 +227,30 @@ func TestTheEndOfAnAskerIsTold(t *testing.T) {
 	}
 }
 
+// Fault: an answer whose life ends before an asker with another clock has stopped
+// waiting: it would be refused as expired although he waits.
+func TestAnAnswerLivesAsLongAsClocksMayDiffer(t *testing.T) {
+	for _, left := range []time.Duration{time.Minute, -29 * time.Second} {
+		w := newWorld(t)
+		ask := &envelope.Envelope{
+			Kind: envelope.Ask, MsgID: newID(), TraceID: newTrace(), TurnID: newID(), From: coder, To: boss, Signer: "hostb",
+		}
+		var life time.Duration
+		w.broker.answer = func(p publication) reply {
+			if e := p.env; e.Kind == envelope.Answer {
+				life = time.Duration(e.ExpiresAt-e.TS) * time.Millisecond
+				w.out.Turn(&envelope.Envelope{Kind: envelope.Injected, InReplyTo: e.MsgID, TurnID: e.TurnID, From: coder, To: boss})
+			}
+			return reply{out: fabric.Confirmed}
+		}
+		_, err := w.out.AnswerTurn(context.Background(), TurnAnswer{Ask: ask, Left: left, Content: []byte("left")})
+		must(t, err)
+		if want := max(left, 0) + 30*time.Second; life != want {
+			t.Errorf("with %s left it lives for %s, want %s", left, life, want)
+		}
+	}
+}
+
 // Fault: an answer said to have arrived without a word, by a stranger's word,
 // or lost with the link although nothing had left.
 func TestAnAnswerIsConfirmedByItsAsker(t *testing.T) {
