@@ -71,6 +71,9 @@ func tlsConfig(t TLS, host string) (*tls.Config, error) {
 		return nil, fault.New(fault.BadRequest, "broker.tls.cert and broker.tls.key go together; set both or none")
 	}
 	if t.Cert != "" {
+		if info, err := os.Stat(t.Key); err == nil && info.Mode().Perm()&0o027 != 0 {
+			return nil, fault.New(fault.NotAllowed, "broker.tls.key %s has mode %04o, so that others may use it; make sure nobody did and run: chmod 0600 %s", t.Key, info.Mode().Perm(), t.Key)
+		}
 		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
 		if err != nil {
 			return nil, fault.Wrap(err, fault.BadRequest, "broker.tls.cert and broker.tls.key cannot be loaded")

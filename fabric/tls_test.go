@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,12 +9,15 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"fleetd/fault"
 	"fleetd/test/rabbit"
 )
 
@@ -68,30 +72,107 @@ func (a *authority) write(file, kind string, der []byte) {
 
 func (a *authority) path(file string) string { return filepath.Join(a.dir, file) }
 
-// Fails if amqps does not connect with the configured CA, or connects to a
-// broker whose name or authority is another.
+// Fails if amqps does not connect with the configured CA and certificate, if it
+// connects to a broker whose name or authority is another, or if a broker that
+// wants certificates takes a gateway that has none, or one of another authority.
 func TestTLSConnectsOnlyToTheRightBroker(t *testing.T) {
 	t.Attr("threat", "B7")
 	ours, others := newAuthority(t, "ours"), newAuthority(t, "others")
 	ours.issue("broker", &x509.Certificate{
 		Subject: pkix.Name{CommonName: "broker"}, DNSNames: []string{"broker.test"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
-	ours.issue("client", &x509.Certificate{
-		Subject: pkix.Name{CommonName: "hosta"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
-	node := rabbit.Private(t, rabbit.TLS(ours.path("ca.pem"), ours.path("broker.pem"), ours.path("broker.key")))
+	for _, a := range []*authority{ours, others} {
+		a.issue("client", &x509.Certificate{
+			Subject: pkix.Name{CommonName: "hosta"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		})
+	}
+	node := rabbit.Private(t, rabbit.TLS(ours.path("ca.pem"), ours.path("broker.pem"), ours.path("broker.key")), rabbit.ClientCertificates())
 	fl := newFleet(t, "")
-	good := TLS{CA: ours.path("ca.pem"), Cert: ours.path("client.pem"), Key: ours.path("client.key"), ServerName: "broker.test"}
-	with := func(host string, c TLS) *gateway {
+	with := func(host string, change func(*TLS)) *gateway {
+		c := TLS{CA: ours.path("ca.pem"), Cert: ours.path("client.pem"), Key: ours.path("client.key"), ServerName: "broker.test"}
+		change(&c)
 		return fl.gateway(host, func(cfg *Config, _ *Deps) { cfg.URI, cfg.TLS = "amqps://guest:guest@"+node.TLSAddr+"/", c }).run()
 	}
-	with("hosta", good).await(Connected)
-	wrongName, wrongCA := good, good
-	wrongName.ServerName, wrongCA.CA = "other.test", others.path("ca.pem")
-	for host, c := range map[string]TLS{"hostb": wrongName, "hostc": wrongCA} {
-		g := with(host, c)
-		eventually(t, "refused", func() bool {
-			return strings.Contains(g.State().Reason, "x509") || strings.Contains(g.State().Reason, "certificate")
+	with("hosta", func(*TLS) {}).await(Connected)
+	for host, change := range map[string]func(*TLS){
+		"other-name":        func(c *TLS) { c.ServerName = "other.test" },
+		"name-of-the-uri":   func(c *TLS) { c.ServerName = "" }, // 127.0.0.1, which the certificate does not name
+		"other-ca":          func(c *TLS) { c.CA = others.path("ca.pem") },
+		"the-systems-ca":    func(c *TLS) { c.CA = "" },
+		"no-certificate":    func(c *TLS) { c.Cert, c.Key = "", "" },
+		"other-certificate": func(c *TLS) { c.Cert, c.Key = others.path("client.pem"), others.path("client.key") },
+	} {
+		g := with(host, change)
+		eventually(t, host+" refused", func() bool {
+			reason := g.State().Reason
+			return strings.Contains(reason, "x509") || strings.Contains(reason, "certificate")
 		})
+		if g.State().Phase == Connected {
+			t.Errorf("%s is connected", host)
+		}
+	}
+}
+
+// Whoever sits on the broker's port and does not speak TLS hears nothing. Fails
+// if a byte of AMQP, or the login, is sent to him, however often it is tried.
+func TestAmqpsNeverTurnsIntoPlain(t *testing.T) {
+	t.Attr("threat", "B7")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan []byte, 64)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				_, _ = c.Write([]byte("AMQP\x00\x00\x09\x01")) // what a plain broker says to a client it does not like
+				buf := make([]byte, 4096)
+				n, _ := c.Read(buf)
+				select {
+				case heard <- buf[:n]:
+				default:
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	fl := newFleet(t, "")
+	g := fl.gateway("hosta", func(cfg *Config, _ *Deps) { cfg.URI = "amqps://hosta:hunter2@" + l.Addr().String() + "/" }).run()
+	for range 3 {
+		const handshake = 22 // the type of the first TLS record
+		if b := got(t, "a try", heard); len(b) > 0 && b[0] != handshake || bytes.Contains(b, []byte("hunter2")) || bytes.Contains(b, []byte("AMQP")) {
+			t.Errorf("it was sent %q", b)
+		}
+	}
+	if s := g.State(); s.Phase == Connected || strings.Contains(s.Reason, "hunter2") {
+		t.Errorf("the state is %+v", s)
+	}
+	g.stop()
+}
+
+// Fails if a private key that others can read is used for the connection, or
+// the refusal does not say how to mend it.
+func TestTheCertificatesKeyIsPrivate(t *testing.T) {
+	t.Attr("threat", "U1")
+	a := newAuthority(t, "ours")
+	a.issue("client", &x509.Certificate{Subject: pkix.Name{CommonName: "hosta"}})
+	if err := os.Chmod(a.path("client.key"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := TLS{Cert: a.path("client.pem"), Key: a.path("client.key")}
+	if _, err := tlsConfig(c, "broker"); !fault.Is(err, fault.NotAllowed) || !strings.Contains(err.Error(), "chmod") {
+		t.Errorf("it reads %v", err)
+	}
+	if err := os.Chmod(a.path("client.key"), 0o640); err != nil { // for a group of those who may, as distributions have it
+		t.Fatal(err)
+	}
+	if _, err := tlsConfig(c, "broker"); err != nil {
+		t.Errorf("it reads %v", err)
 	}
 }

@@ -112,19 +112,13 @@ const (
 
 // FindQueues asks the management API at base (http://host:15672), of RabbitMQ or
 // LavinMQ, for the old daemon's queues in vhost: their names and whether they
-// are durable and without arguments tell them. The login is that of base, else user and
-// password.
+// are durable and without arguments tell them.
 func FindQueues(ctx context.Context, base, vhost, user, password string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, managementWait)
 	defer cancel()
 	at, err := url.Parse(base)
-	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+	if err != nil || at.Host == "" || at.User != nil || at.Scheme != "http" && at.Scheme != "https" {
 		return nil, fault.New(fault.BadRequest, "--management takes the URL of the broker's management API, as http://broker:15672")
-	}
-	if at.User != nil {
-		user = at.User.Username()
-		password, _ = at.User.Password()
-		at.User = nil
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(at.String(), "/")+"/api/queues/"+url.PathEscape(vhost), nil)
 	if err != nil {
@@ -139,7 +133,7 @@ func FindQueues(ctx context.Context, base, vhost, user, password string) ([]stri
 	switch res.StatusCode {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fault.New(fault.BrokerRefused, "the management API does not take the login %s (RabbitMQ: it needs the tag management); put another into the URL, or name the queues with --queue", user)
+		return nil, fault.New(fault.BrokerRefused, "the management API does not take the login %s (RabbitMQ: it needs the tag management); ask with another, as http://USER@broker:15672, or name the queues with --queue", user)
 	default:
 		return nil, fault.New(fault.BrokerRefused, "the management API answers %s; see its URL and the vhost %s, or name the queues with --queue", res.Status, vhost)
 	}

@@ -66,7 +66,7 @@ mail it was with --map.`,
 	cmd.Flags().StringArrayVar(&f.queues, "queue", nil, "an old `QUEUE` that must be looked at; can be repeated")
 	cmd.Flags().StringArrayVar(&f.maps, "map", nil, "`PANE=NAME`: what lies in the queue of PANE is from the worker NAME; can be repeated")
 	cmd.Flags().StringVar(&f.to, "to", "", "the `MAIN` that gets the mail (default mcp.default_main, else the only main of this host)")
-	cmd.Flags().StringVar(&f.management, "management", "", "`URL` of the broker's management API, to find queues whose panes are no more")
+	cmd.Flags().StringVar(&f.management, "management", "", "`URL` of the broker's management API, to find queues whose panes are no more; with another login than broker.uri has: http://USER@broker:15672, and its password in $"+managementPassword)
 	config.AddFlags(cmd.Flags(), "host", "broker.uri", "broker.prefix", "herdr.socket", "mcp.default_main")
 	return cmd
 }
@@ -185,16 +185,44 @@ func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r 
 		s.Panes = append(s.Panes, p.PaneID)
 	}
 	if f.management != "" {
-		uri, err := url.Parse(cfg.Broker.URI.Secret())
+		m, err := a.managementAPI(f.management, cfg.Broker.URI)
 		if err != nil {
-			return s, usagef("broker.uri is no URI")
+			return s, err
 		}
-		password, _ := uri.User.Password()
-		if s.Found, err = migrations.FindQueues(ctx, f.management, vhost(uri), uri.User.Username(), password); err != nil {
+		if s.Found, err = migrations.FindQueues(ctx, m.base, m.vhost, m.user, m.password); err != nil {
 			return s, err
 		}
 	}
 	return s, nil
+}
+
+// managementAPI is where it is asked for queues, and who asks.
+type managementAPI struct{ base, vhost, user, password string }
+
+// managementPassword names the variable with the password of the user in
+// --management.
+const managementPassword = "BRIDGED_MANAGEMENT_PASSWORD"
+
+// managementAPI asks as the user that base names, else with the login of the
+// broker's URI. Like that one's, no password may stand on the command line.
+func (a *app) managementAPI(base string, broker config.URI) (managementAPI, error) {
+	uri, err := url.Parse(broker.Secret())
+	if err != nil {
+		return managementAPI{}, usagef("broker.uri is no URI")
+	}
+	m := managementAPI{base: base, vhost: vhost(uri), user: uri.User.Username()}
+	m.password, _ = uri.User.Password()
+	at, err := url.Parse(base)
+	if err != nil || at.User == nil {
+		return m, nil // what is no URL is refused by who asks
+	}
+	if _, has := at.User.Password(); has {
+		return m, usagef("--management has a password, and every user of this machine can read command lines (ps); leave it out and set %s", managementPassword)
+	}
+	m.user, m.password = at.User.Username(), a.getenv(managementPassword)
+	at.User = nil
+	m.base = at.String()
+	return m, nil
 }
 
 // vhost is that of an AMQP URI: / where it names none.

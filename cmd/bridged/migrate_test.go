@@ -28,6 +28,26 @@ func TestMigrateUsage(t *testing.T) {
 	}
 }
 
+// Fault: the management API is asked as somebody else than the command says, or
+// a password can stand where ps shows it.
+func TestMigrateAsksTheManagementAPI(t *testing.T) {
+	a := &app{deps: deps{Environ: []string{"BRIDGED_MANAGEMENT_PASSWORD=hidden"}}}
+	for _, x := range []struct {
+		base string
+		want managementAPI
+	}{
+		{"http://broker:15672", managementAPI{"http://broker:15672", "fleet", "hosta", "own"}},
+		{"http://ops@broker:15672/x", managementAPI{"http://broker:15672/x", "fleet", "ops", "hidden"}},
+	} {
+		if got, err := a.managementAPI(x.base, "amqp://hosta:own@broker/fleet"); err != nil || got != x.want {
+			t.Errorf("%s: %+v, %v", x.base, got, err)
+		}
+	}
+	if _, err := a.managementAPI("http://ops:s3cret@broker:15672", "amqp://b/"); err == nil || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("a password in the URL: %v", err)
+	}
+}
+
 // Fault: the main that gets the mail is guessed, or a worker is taken for one.
 func TestMigrateChoosesTheMain(t *testing.T) {
 	entity := func(name, kind string) mcp.RosterEntity {

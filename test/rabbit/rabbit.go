@@ -43,6 +43,7 @@ type options struct {
 	ca      string
 	cert    string
 	key     string
+	insist  bool
 }
 
 // Option changes what Start makes.
@@ -63,6 +64,11 @@ func Plugins(names ...string) Option {
 // certificate but one that they show must come from ca.
 func TLS(ca, cert, key string) Option {
 	return func(o *options) { o.ca, o.cert, o.key = ca, cert, key }
+}
+
+// ClientCertificates has the TLS listener refuse clients that show none.
+func ClientCertificates() Option {
+	return func(o *options) { o.insist = true }
 }
 
 // Start runs a new node and returns when it accepts connections.
@@ -131,7 +137,7 @@ func (n *Node) write() error {
 		conf = append(conf, "listeners.ssl.1 = "+n.TLSAddr,
 			"ssl_options.cacertfile = "+n.opts.ca, "ssl_options.certfile = "+n.opts.cert,
 			"ssl_options.keyfile = "+n.opts.key, "ssl_options.verify = verify_peer",
-			"ssl_options.fail_if_no_peer_cert = false")
+			fmt.Sprintf("ssl_options.fail_if_no_peer_cert = %t", n.opts.insist))
 	}
 	conf = append(conf, n.opts.config...)
 	files := map[string]string{

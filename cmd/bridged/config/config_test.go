@@ -280,6 +280,7 @@ func TestEveryKeyFromVariableAndFlag(t *testing.T) {
 			t.Fatalf("no value for %s", k.path)
 		}
 		byEnv.env(k.env() + "=" + v)
+		v = strings.Replace(v, "u:p@", "u@", 1) // no password on the command line
 		args = append(args, "--"+k.flag()+"="+v)
 	}
 	if err := fs.Parse(args); err != nil {
@@ -287,6 +288,11 @@ func TestEveryKeyFromVariableAndFlag(t *testing.T) {
 	}
 	byFlag.src.Flags = FlagValues(fs)
 	for by, got := range map[string]Config{"variables": byEnv.load(), "flags": byFlag.load()} {
+		if by == "flags" {
+			want.Broker.URI = "amqps://u@b/"
+		} else {
+			want.Broker.URI = "amqps://u:p@b/"
+		}
 		if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
 			t.Errorf("by %s: %s", by, d)
 		}
@@ -374,6 +380,18 @@ func TestHerdrSocket(t *testing.T) {
 		if got := herdrSocket(environment(strings.Fields(x.env))); got != x.want {
 			t.Errorf("%s: %s, want %s", x.env, got, x.want)
 		}
+	}
+}
+
+// Fault: the broker's password can be given where ps shows it to every user, or
+// the refusal shows it.
+func TestNoPasswordOnTheCommandLine(t *testing.T) {
+	t.Attr("threat", "B7")
+	b := newBox(t, "")
+	b.src.Flags = map[string]string{"broker.uri": "amqps://hosta:s3cret@broker/"}
+	_, err := Load(b.src)
+	if err == nil || !strings.Contains(err.Error(), "BRIDGED_BROKER_URI") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("it reads %v", err)
 	}
 }
 

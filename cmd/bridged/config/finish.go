@@ -30,6 +30,7 @@ func (f *finisher) wrong(key, format string, args ...any) {
 func (f *finisher) finish() (Config, []problem) {
 	f.host()
 	f.paths()
+	f.password()
 	f.tls()
 	for name, p := range f.config.Profiles {
 		if p.ReadyTimeout == 0 {
@@ -85,6 +86,18 @@ func (f *finisher) paths() {
 	}
 	if n := len(f.config.Socket); n > maxSocket {
 		f.wrong("socket", "%s has %d bytes and a socket's path at most %d; write a shorter one", quote(f.config.Socket), n, maxSocket)
+	}
+}
+
+// password refuses one on the command line: every user of the host can read it
+// there, in the list of processes.
+func (f *finisher) password() {
+	uri, err := url.Parse(f.config.Broker.URI.Secret())
+	if err != nil || !strings.HasPrefix(f.origin["broker.uri"], "--") {
+		return
+	}
+	if _, has := uri.User.Password(); has {
+		f.wrong("broker.uri", "has a password, and every user of this machine can read command lines (ps); write it into the configuration file, mode 600, or set BRIDGED_BROKER_URI")
 	}
 }
 

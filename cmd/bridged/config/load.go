@@ -19,8 +19,9 @@ import (
 const envPrefix = "BRIDGED_"
 
 // reserved are variables that are ours and no key: the file's own name, and
-// what an agent or a shell is given to find and identify itself to the daemon.
-var reserved = []string{"BRIDGED_CONFIG", "BRIDGED_TOKEN", "BRIDGED_URL", "BRIDGED_AS"}
+// what an agent or a shell is given to find and identify itself to the daemon or
+// the broker.
+var reserved = []string{"BRIDGED_CONFIG", "BRIDGED_TOKEN", "BRIDGED_URL", "BRIDGED_AS", "BRIDGED_MANAGEMENT_PASSWORD"}
 
 // testPrefix begins variables of the test harness.
 const testPrefix = envPrefix + "TEST_"

@@ -60,7 +60,7 @@ var schema = rule{kind: table, fields: []rule{
 		usage: "`DIR` with one HOST.pub per trusted gateway"},
 	{name: "broker", kind: table, fields: []rule{
 		{name: "uri", kind: text, check: checkURI, secret: true, sample: "amqps://user:password@broker:5671/",
-			usage: "`URI` of the broker, amqps or amqp; without one this host is alone. It may hold a password: rather use the file or the variable"},
+			usage: "`URI` of the broker, amqps or amqp; without one this host is alone. One with a password is refused as a flag"},
 		{name: "prefix", kind: text, check: checkPrefix, sample: "lab.",
 			usage: "`TEXT` before the name of every exchange and queue, where several fleets share a broker"},
 		{name: "heartbeat", kind: duration, min: int64(time.Second), max: int64(time.Minute), step: time.Second, sample: "5s",
