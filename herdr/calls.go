@@ -154,6 +154,18 @@ func (c *Client) PaneGet(ctx context.Context, pane string) (PaneInfo, error) {
 	return out.Pane, err
 }
 
+// paneShell returns the number of the process that a pane was opened for, which
+// leads the session of its terminal; 0 if herdr does not say.
+func (c *Client) paneShell(ctx context.Context, pane string) (int, error) {
+	var out struct {
+		Info struct {
+			Shell int `json:"shell_pid"`
+		} `json:"process_info"`
+	}
+	err := c.call(ctx, "pane.process_info", paneTarget{pane}, &out)
+	return out.Info.Shell, err
+}
+
 // PaneList returns all panes.
 func (c *Client) PaneList(ctx context.Context) ([]PaneInfo, error) {
 	var out struct{ Panes []PaneInfo }

@@ -22,7 +22,10 @@ func (c *Client) Identify(ctx context.Context, pane string) (Pane, error) {
 	case p.Agent == "":
 		return Pane{}, fault.New(fault.BadRequest, "herdr sees no agent in pane %s yet; start the agent there, wait until its prompt is drawn, and try again", p.PaneID)
 	}
-	return Pane{ID: p.PaneID, Terminal: p.TerminalID, Kind: p.Agent}, nil
+	return Pane{
+		ID: p.PaneID, Terminal: p.TerminalID, Kind: p.Agent,
+		Leader: c.leaderOf(ctx, p.PaneID, p.TerminalID),
+	}, nil
 }
 
 func (c *Client) noSuchPane(ctx context.Context, pane string) error {

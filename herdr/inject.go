@@ -14,8 +14,9 @@ import (
 
 // Pane pins where a text may go. ID is what herdr calls the pane now; Terminal
 // and Kind are those seen at registration (Identify), and a pane that has others
-// gets nothing.
-type Pane struct{ ID, Terminal, Kind string }
+// gets nothing. Leader names the process that leads the terminal's session, by
+// which Track knows the terminal again under another number; "" is not known.
+type Pane struct{ ID, Terminal, Kind, Leader string }
 
 // Result says what became of a text.
 type Result int

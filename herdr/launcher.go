@@ -82,7 +82,7 @@ func (l *Launcher) Open(ctx context.Context, what Launch) (Pane, error) {
 	if !labelled(p.Label, what.GID) {
 		return Pane{}, fault.New(fault.Internal, "herdr opened pane %s without the label that it was given", p.PaneID)
 	}
-	return Pane{ID: p.PaneID, Terminal: p.TerminalID}, nil
+	return Pane{ID: p.PaneID, Terminal: p.TerminalID, Leader: l.Client.leaderOf(ctx, p.PaneID, p.TerminalID)}, nil
 }
 
 // open adds a tab to the workspace of launched agents, or makes that; the shell
@@ -129,6 +129,9 @@ func (l *Launcher) Ready(ctx context.Context, p Pane) (Pane, error) {
 		case err != nil && ctx.Err() == nil:
 			reason, cause = herdrDown, err
 		case err != nil:
+		case now.TerminalID != p.Terminal && p.Leader != "" && l.Client.leaderOf(ctx, p.ID, now.TerminalID) == p.Leader:
+			p.Terminal = now.TerminalID // herdr handed it over to another version of itself
+			continue
 		case now.TerminalID != p.Terminal:
 			return p, &LaunchError{Why: Exited, Cause: errors.New("herdr was restarted, and its agents ended with it")}
 		case now.Agent != "":

@@ -146,7 +146,7 @@ func (in *Inbox) closePane(ctx context.Context, e store.Entity) error {
 	if e.Pane == "" && !e.Launched || e.KeepPane || in.cfg.Panes == nil {
 		return nil
 	}
-	return in.cfg.Panes.Close(ctx, e.GID, Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind})
+	return in.cfg.Panes.Close(ctx, e.GID, paneOf(e))
 }
 
 func (in *Inbox) unbind(ctx context.Context, gid string) error {

@@ -68,7 +68,7 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 		if err := in.free(pane, e.GID); err != nil {
 			return e, "", false, err
 		}
-		e.Pane, e.Terminal, e.AgentKind = pane.ID, pane.Terminal, pane.Kind
+		e.Pane, e.Terminal, e.AgentKind, e.Leader = pane.ID, pane.Terminal, pane.Kind, pane.Leader
 	}
 	if len(r.Groups) > 0 || created {
 		e.Groups = slices.Clone(r.Groups)

@@ -92,7 +92,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 	if env.ExpiresAt != 0 {
 		hooks.Expires = env.Expiry()
 	}
-	got := in.cfg.Injector.Inject(wait, Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind}, text, hooks)
+	got := in.cfg.Injector.Inject(wait, paneOf(e), text, hooks)
 	it.untilStored(ctx)
 	b.end(it)
 	if wait.Err() != nil && ctx.Err() == nil && !try.committed {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fabric/envelope"
+	"fleetd/store"
 )
 
 // Injector is the last hop to a pane.
@@ -17,8 +18,13 @@ type Injector interface {
 }
 
 // Pane is where a worker lives: the pane's id, and the terminal and agent kind
-// it was registered with. Text goes nowhere else.
-type Pane struct{ ID, Terminal, Kind string }
+// it was registered with. Text goes nowhere else. Leader, if known, is the
+// process by which the terminal is known again under another name.
+type Pane struct{ ID, Terminal, Kind, Leader string }
+
+func paneOf(e store.Entity) Pane {
+	return Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind, Leader: e.Leader}
+}
 
 // Piece is what a text in a pane is made of.
 type Piece struct {

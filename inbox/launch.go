@@ -69,7 +69,8 @@ func (in *Inbox) Launched(ctx context.Context, gid string, pane Pane, also func(
 		return store.Entity{}, fault.New(fault.SpawnFailed, "it was stopped before it was ready")
 	}
 	e := b.snapshot()
-	e.State, e.Pane, e.Terminal, e.AgentKind = Live, pane.ID, pane.Terminal, pane.Kind
+	e.State = Live
+	e.Pane, e.Terminal, e.AgentKind, e.Leader = pane.ID, pane.Terminal, pane.Kind, pane.Leader
 	if err := in.record(ctx, e, "", also); err != nil {
 		return e, err
 	}

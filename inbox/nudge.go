@@ -147,7 +147,7 @@ func (in *Inbox) announce(ctx context.Context, b *box, e store.Entity, due []str
 }
 
 func (in *Inbox) writeLine(ctx context.Context, b *box, e store.Entity, text string) (written bool) {
-	got := in.cfg.Injector.Inject(ctx, Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind}, text, Hooks{
+	got := in.cfg.Injector.Inject(ctx, paneOf(e), text, Hooks{
 		Commit: func() error {
 			b.mu.Lock()
 			defer b.mu.Unlock()

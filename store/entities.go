@@ -25,6 +25,7 @@ type Entity struct {
 	Pane      string // of a worker
 	Terminal  string
 	AgentKind string
+	Leader    string // the process that leads the terminal's session; "": not known
 	State     string
 	Launched  bool  // the gateway opened its pane
 	KeepPane  bool  // it stopped by itself: its pane is left to whoever opened it

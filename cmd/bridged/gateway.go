@@ -45,6 +45,7 @@ type gateway struct {
 	inbox   *inbox.Inbox
 	fabric  *fabric.Fabric // nil without a broker
 	control *control.Control
+	client  *herdr.Client
 	monitor *herdr.Monitor
 	talk    *mcp.Conversation
 	server  *mcp.Server
@@ -110,6 +111,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 		return nil, err
 	}
 	client := &herdr.Client{Socket: cfg.Herdr.Socket}
+	g.client = client
 	g.monitor = &herdr.Monitor{Client: client, Logger: log.Named("herdr"), Changed: g.status.seen}
 	injector := herdr.NewInjector(client, g.monitor, log.Named("herdr"))
 	g.inbox = inbox.New(inbox.Config{

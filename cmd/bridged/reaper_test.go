@@ -30,14 +30,10 @@ func TestEnded(t *testing.T) {
 		"herdr restarted":           {worker, view(true, with("", "term_b")), 0, false},
 		"launched, herdr restarted": {launched, view(true, with("", "term_b")), agentGrace, true},
 		"launched, resumed":         {launched, view(true, with("claude", "term_b")), 0, false},
-		"launched, starting":        {store.Entity{Kind: inbox.Worker, State: inbox.Launching, Pane: "w1:p1"}, view(true, nil), 0, false},
 		"pane closed":               {worker, view(true, map[string]herdr.PaneState{}), paneGrace, true},
 		"agent ended":               {worker, view(true, with("", "term_a")), agentGrace, true},
 		"moved": {worker, view(true, map[string]herdr.PaneState{"w2:p1": {Terminal: "term_a", Kind: "claude"}}),
 			0, false},
-		"no pane yet": {store.Entity{Kind: inbox.Worker, State: inbox.Live}, view(true, nil), 0, false},
-		"a main":      {store.Entity{Kind: inbox.Main, State: inbox.Live, Pane: "w1:p1"}, view(true, nil), 0, false},
-		"gone":        {store.Entity{Kind: inbox.Worker, State: inbox.Gone, Pane: "w1:p1"}, view(true, nil), 0, false},
 	} {
 		grace, gone := ended(c.entity, c.view)
 		if gone != c.gone || gone && grace != c.grace {

@@ -38,7 +38,7 @@ type Launch struct {
 }
 
 // Pane is where a launched agent lives.
-type Pane struct{ ID, Terminal, Kind string }
+type Pane struct{ ID, Terminal, Kind, Leader string }
 
 // Launcher is the last hop to panes. What fails because of the agent is a
 // *Failure.

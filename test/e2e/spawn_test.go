@@ -22,6 +22,8 @@ func profiles(f *fleet.Fleet) string {
 	return "BRIDGED_PROFILES={" + strings.Join([]string{
 		fmt.Sprintf("aide: {argv: [%s, --reply-with, 'done as asked'], env: {BRIDGED_TOKEN: mine}, groups: [aides], remote: true}", f.Agent()),
 		fmt.Sprintf("silent: {argv: [%s, --replies, '-1', --work, 1h], remote: true}", f.Agent()),
+		fmt.Sprintf("mute: {argv: [%s, --replies, '-1'], remote: true}", f.Agent()),
+		fmt.Sprintf("asker: {argv: [%s, --ask, 'may I?'], remote: true}", f.Agent()),
 		fmt.Sprintf("private: {argv: [%s]}", f.Agent()),
 		"missing: {argv: [no-such-agent-anywhere], remote: true}",
 		"ends: {argv: " + shell("exit 0") + ", remote: true}",
