@@ -248,7 +248,6 @@ func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, 
 		MsgID: env.MsgID, TraceID: env.TraceID, Kind: string(env.Kind), From: env.From, To: env.To,
 		ToHost: r.target.Host, ToName: to, ToKind: r.target.Kind, InReplyTo: env.InReplyTo,
 		Hops: env.Hops, TS: env.TS, ExpiresAt: env.ExpiresAt, State: store.IntentIntended, Body: env.Body, Key: r.Key,
-		Recipients: []store.Recipient{{GID: env.To, Host: r.target.Host, Name: to}},
 	}}
 	failpoint.Hit("outbox.intent.before")
 	if err := o.commit(ctx, op, also); err != nil {

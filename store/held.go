@@ -57,6 +57,9 @@ const heldHead = 1 + 32
 type heldBuckets struct{ index, local, bodies, counts *bolt.Bucket }
 
 func (tx *Tx) held() (o heldBuckets, err error) {
+	if tx.heldParts.index != nil {
+		return tx.heldParts, nil
+	}
 	for name, part := range map[string]**bolt.Bucket{
 		heldIndex: &o.index, heldLocal: &o.local, heldBodies: &o.bodies, heldCounts: &o.counts,
 	} {
@@ -64,6 +67,7 @@ func (tx *Tx) held() (o heldBuckets, err error) {
 			return o, err
 		}
 	}
+	tx.heldParts = o
 	return o, nil
 }
 

@@ -42,22 +42,22 @@ type Intent struct {
 	ToHost        string
 	ToName        string
 	ToKind        string
-	InReplyTo     string
-	Reason        string
-	Hops          int
-	TS            int64 // Unix ms
-	ExpiresAt     int64 // Unix ms
+	InReplyTo     string `json:",omitempty"`
+	Reason        string `json:",omitempty"`
+	Hops          int    `json:",omitempty"`
+	TS            int64  // Unix ms
+	ExpiresAt     int64  // Unix ms
 	State         string
-	Outcome       string // last word, once there is one
-	OutcomeReason string
-	Seq           uint64 // order of leaving; PutIntent assigns it
-	Headers       map[string]string
-	Body          []byte `json:"-"`
-	Recipients    []Recipient
-	Key           string // idempotency key, if the caller gave one
-	EndedAt       int64  // Unix ms, 0 while open
-	NextQuery     int64  // Unix ms
-	Queries       int
+	Outcome       string            `json:",omitempty"` // last word, once there is one
+	OutcomeReason string            `json:",omitempty"`
+	Seq           uint64            // order of leaving; PutIntent assigns it
+	Headers       map[string]string `json:",omitempty"`
+	Body          []byte            `json:"-"`
+	Recipients    []Recipient       `json:",omitempty"` // of a broadcast
+	Key           string            `json:",omitempty"` // idempotency key, if the caller gave one
+	EndedAt       int64             `json:",omitempty"` // Unix ms, 0 while open
+	NextQuery     int64             `json:",omitempty"` // Unix ms
+	Queries       int               `json:",omitempty"`
 }
 
 // Recipient is one entry of an Intent that several entities receive.
@@ -65,15 +65,18 @@ type Recipient struct {
 	GID     string
 	Host    string
 	Name    string
-	State   string
-	Outcome string
-	Reason  string
+	State   string `json:",omitempty"`
+	Outcome string `json:",omitempty"`
+	Reason  string `json:",omitempty"`
 }
 
 // outboxBuckets holds the four parts while an intent is changed.
 type outboxBuckets struct{ intents, bodies, open, ended *bolt.Bucket }
 
 func (tx *Tx) outbox() (o outboxBuckets, err error) {
+	if tx.outboxParts.intents != nil {
+		return tx.outboxParts, nil
+	}
 	for name, part := range map[string]**bolt.Bucket{
 		outboxIntents: &o.intents, outboxBodies: &o.bodies,
 		outboxOpen: &o.open, outboxEnded: &o.ended,
@@ -82,6 +85,7 @@ func (tx *Tx) outbox() (o outboxBuckets, err error) {
 			return o, err
 		}
 	}
+	tx.outboxParts = o
 	return o, nil
 }
 
@@ -94,7 +98,7 @@ func encodeIntent(in Intent) ([]byte, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Internal, "a record could not be encoded for the store; see the log")
 	}
-	v := []byte{recordVersion, 0}
+	v := append(make([]byte, 0, intentHead+len(js)), recordVersion, 0)
 	if in.State == IntentEnded {
 		v[1] = 1
 	}
@@ -236,6 +240,9 @@ func (tx *Tx) DeleteIntent(msgID string) error {
 	id, err := idKey("message id", msgID)
 	if err != nil {
 		return err
+	}
+	if o.intents.Get(id) == nil {
+		return nil
 	}
 	if _, err := tx.unindex(o, id); err != nil {
 		return err

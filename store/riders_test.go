@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,6 +62,31 @@ func TestTraceIsGathered(t *testing.T) {
 			t.Errorf("%d events after a batch, want %d", got, 1+eventBatch)
 		}
 	})
+}
+
+// Fails if steps that one flow took within a millisecond come back in another
+// order, though other flows' steps were traced between them.
+func TestTraceKeepsTheOrderOfAMoment(t *testing.T) {
+	s := openAt(t, Options{Dir: privateDir(t)})
+	other := strings.Repeat("f", 32)
+	var want []string
+	for i := range 200 {
+		step := fmt.Sprint("step ", i)
+		want = append(want, step)
+		s.Trace(Event{TraceID: other, At: 1, Step: "another's"})
+		s.Trace(Event{TraceID: traceA, At: 1, Step: step})
+	}
+	start(t, s)
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, ev := range events(t, s, traceA) {
+		got = append(got, ev.Step)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the steps came back as %q", got)
+	}
 }
 
 // Fails if riders run out of the order in which they were handed in.

@@ -60,7 +60,11 @@ func (ev *Event) texts() []*string {
 
 // encodeEvent writes the version byte, then each text behind its length.
 func encodeEvent(ev Event) []byte {
-	v := []byte{recordVersion}
+	size := 1
+	for _, text := range ev.texts() {
+		size += 1 + len(*text)
+	}
+	v := append(make([]byte, 0, size), recordVersion)
 	for _, text := range ev.texts() {
 		v = append(binary.AppendUvarint(v, uint64(len(*text))), *text...)
 	}

@@ -36,6 +36,10 @@ type Tx struct {
 	bolt    *bolt.Tx
 	changes int   // puts and deletes so far
 	bytes   int64 // size of what was put
+
+	// The parts of two buckets, once they were asked for.
+	outboxParts outboxBuckets
+	heldParts   heldBuckets
 }
 
 // bucket returns the bucket at path, from the root down.
