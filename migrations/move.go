@@ -113,7 +113,9 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 	}
 	r.reckon(ctx)
 	if err == nil && m.Delete && r.count.Left == 0 {
+		failpoint.Hit("migrate.delete.before")
 		r.count.Deleted, err = m.Broker.Delete(ctx, row.Queue)
+		failpoint.Hit("migrate.delete.after")
 	}
 	return r.count, err
 }

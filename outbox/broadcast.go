@@ -412,7 +412,7 @@ func shareOutcome(in store.Intent, found, away bool) (outcome, reason string) {
 		return "failed", string(fault.Abandoned)
 	case in.State == store.IntentDeferred:
 		return "waiting", in.OutcomeReason
-	case in.State == store.IntentInDoubt:
+	case in.State == store.IntentInDoubt, in.State == store.IntentIntended: // an earlier run may have published it, or not
 		return ShareInDoubt, ""
 	case in.ToKind != worker || away && in.State == store.IntentAccepted:
 		return ShareQueued, ""

@@ -281,6 +281,47 @@ func TestABroadcastIsNotPublishedAgain(t *testing.T) {
 	}
 }
 
+// Fault: a copy that an earlier run may never have published is said to lie in
+// a main's inbox.
+func TestACopyThatMayNeverHaveLeftIsInDoubt(t *testing.T) {
+	w := newCrew(t)
+	s, err := w.broadcast("key")
+	must(t, err)
+	must(t, w.store.Flush(context.Background()))
+	elsewhere := 0
+	must(t, w.store.Write(context.Background(), func(tx *store.Tx) error { // as if the crash came before it left
+		for _, one := range s.To {
+			in, found, err := tx.Intent(shareID(s.MsgID, one.GID))
+			if err != nil {
+				return err
+			}
+			if !found {
+				continue // it is here
+			}
+			elsewhere++
+			in.State, in.Outcome, in.EndedAt = store.IntentIntended, "", 0
+			if err := tx.PutIntent(in); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	w.crash()
+	again, err := w.broadcast("key")
+	must(t, err)
+	doubted := 0
+	for _, one := range again.To {
+		if one.Outcome == ShareInDoubt {
+			doubted++
+		} else if !one.Local {
+			t.Errorf("it is %q at %s", one.Outcome, one.Address())
+		}
+	}
+	if doubted != elsewhere || elsewhere < 3 {
+		t.Errorf("%d of %d copies are in doubt", doubted, elsewhere)
+	}
+}
+
 // Fault: any:GROUP means a busy one before an idle one, one that takes nothing,
 // the sender, or the same one again and again.
 func TestAnyPicksWhoIsFree(t *testing.T) {

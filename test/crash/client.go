@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 	"time"
@@ -107,7 +106,6 @@ type wish struct {
 	life    time.Duration
 	retries bool          // it calls again when it does not know, or nothing was sent
 	silent  bool          // its worker does not answer
-	group   string        // the message goes to this group, of which to is the only member
 	queue   bool          // it may wait in the inbox of a host that is away
 	again   func()        // called once the call has returned; then the same call is made again
 	by      int           // the main that sends it
@@ -122,7 +120,7 @@ const sendFor = 2 * time.Minute
 func (c *client) send(ctx context.Context, n int, token string, w wish) {
 	s := &sending{
 		Send: history.Send{Case: n, Token: token, From: c.name, To: w.main, Worker: w.to != nil},
-		gid:  c.main.GID, target: w.to, retries: w.retries, cast: w.group != "", life: w.life, began: time.Now(), running: true,
+		gid:  c.main.GID, target: w.to, life: w.life, began: time.Now(), running: true,
 		expected: w.to != nil && !w.silent,
 	}
 	if w.to != nil {
@@ -142,21 +140,12 @@ func (c *client) send(ctx context.Context, n int, token string, w wish) {
 			continue
 		}
 		call := history.Call{Began: time.Now()}
-		if w.group == "" {
-			r, err := ses.main.Send(ctx, args)
-			call.Ended = time.Now()
-			c.told(s, &call, r, err)
-			if err == nil && r.Question != nil {
-				c.rec.saw(c.name, *r.Question, false)
-				c.answer(ctx, *r.Question, w)
-			}
-		} else {
-			r, err := ses.main.Broadcast(ctx, map[string]any{
-				"group": w.group, "content": args["content"], "wait_seconds": w.wait,
-				"expires_in_seconds": args["expires_in_seconds"], "idempotency_key": token,
-			})
-			call.Ended = time.Now()
-			c.toldOf(s, &call, r, err)
+		r, err := ses.main.Send(ctx, args)
+		call.Ended = time.Now()
+		c.told(s, &call, r, err)
+		if err == nil && r.Question != nil {
+			c.rec.saw(c.name, *r.Question, false)
+			c.answer(ctx, *r.Question, w)
 		}
 		if call.Broken() {
 			ses.drop()
@@ -235,33 +224,6 @@ func (c *client) told(s *sending, call *history.Call, r mcp.SendResult, err erro
 		}
 	default:
 		call.Text = err.Error()
-	}
-	c.rec.call(s, *call)
-}
-
-// toldOf writes down what a broadcast to one came to.
-func (c *client) toldOf(s *sending, call *history.Call, r mcp.BroadcastResult, err error) {
-	if err == nil && len(r.Recipients) != 1 {
-		err = fmt.Errorf("the broadcast has the recipients %+v", r.Recipients)
-	}
-	if err != nil {
-		c.told(s, call, mcp.SendResult{}, err)
-		return
-	}
-	c.rec.named(s, r.MsgID)
-	one := r.Recipients[0]
-	call.Text = one.State + " " + one.Reason
-	switch one.State {
-	case mcp.StateInDoubt:
-		call.Code = string(fault.InDoubt)
-	case mcp.StateUnconfirmed:
-		call.Code = string(fault.Unconfirmed)
-	case mcp.StateNotSent:
-		call.Code = one.Reason
-	case mcp.StateFailed:
-		call.Code, call.Report = one.Reason, true
-	default:
-		call.State = one.State
 	}
 	c.rec.call(s, *call)
 }

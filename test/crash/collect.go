@@ -51,6 +51,9 @@ func (w *world) collect(ctx context.Context) (h history.History, err error) {
 	for _, s := range w.rec.ends {
 		h.Stops = append(h.Stops, *s)
 	}
+	for _, m := range w.rec.old {
+		h.Moves = append(h.Moves, *m)
+	}
 	h.Shown, h.Told, h.Kills = w.rec.shown, w.rec.told, w.rec.kills
 	return h, nil
 }
@@ -153,7 +156,7 @@ func (w *world) keys(tx *store.Tx, s *site) error {
 		// was not stored by then get it when the call is repeated, and nobody was
 		// told that they have it.
 		here := strings.HasSuffix(one.To, "@"+s.host.Name)
-		one.Stored = found && !(one.cast && here)
+		one.Stored = found && !(one.Cast && here)
 		if found {
 			w.rec.named(one, k.MsgID)
 			one.trace = k.TraceID

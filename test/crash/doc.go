@@ -1,6 +1,7 @@
 // Command crash shows that no fault at any step breaks the promise of the
 // gateway: a brief enters a pane at most once, and every brief that does not is
-// reported to its sender (design §6, §14).
+// reported to its sender (design §6, §14); whoever asks or answers, spawns or
+// stops is told what is so; and the old daemon's mail comes once, in order.
 //
 // It runs whole fleets (test/fleet) under concurrent traffic and, at each step
 // that test/failpoint names, on each path that a message takes through it,

@@ -55,18 +55,24 @@ func (w *world) strike(ctx context.Context, k kase) (hit bool, err error) {
 	if !s.control.hit(ctx, bound) {
 		return false, s.control.arm(ctx, failpoint.Order{})
 	}
-	switch k.damage {
-	case kill:
+	if k.damage == kill {
 		return true, w.revive(ctx, s)
-	case cut:
+	}
+	return true, w.damage(ctx, k, s, s.control)
+}
+
+// damage breaks what k says around a process of s that stands at a point, and
+// lets that go on.
+func (w *world) damage(ctx context.Context, k kase, s *site, c *control) error {
+	if k.damage == cut {
 		s.proxy.Reset()
-		return true, s.control.release()
+		return c.release()
 	}
 	w.node.Kill()
-	if err := s.control.release(); err != nil {
-		return true, err
+	if err := c.release(); err != nil {
+		return err
 	}
-	return true, w.node.Restart(ctx)
+	return w.node.Restart(ctx)
 }
 
 // revive starts a gateway again that was killed. Its panes are left as a

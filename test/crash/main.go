@@ -59,13 +59,9 @@ func run(args []string, out io.Writer) int {
 		return 2
 	}
 	chosen := slices.DeleteFunc(cases(s.seed), func(k kase) bool { return !which.MatchString(k.String()) })
-	upgrades := moves(which)
 	if s.list {
 		for _, k := range chosen {
 			fmt.Fprintln(out, k)
-		}
-		for _, m := range upgrades {
-			fmt.Fprintln(out, m)
 		}
 		return 0
 	}
@@ -74,11 +70,9 @@ func run(args []string, out io.Writer) int {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	fmt.Fprintf(out, "crash: seed=%d, %d cases on %d fleets; -seed and -only repeat a part of it\n", s.seed, len(chosen)+len(upgrades), s.lanes)
+	fmt.Fprintf(out, "crash: seed=%d, %d cases on %d fleets; -seed and -only repeat a part of it\n", s.seed, len(chosen), s.lanes)
 	results, found, err := runAll(ctx, s, chosen, out)
-	moved, moveErr := playMoves(ctx, upgrades, out)
-	err = errors.Join(err, moveErr)
-	kept := report(out, results, found) && moved
+	kept := report(out, results, found)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "crash:", err)
 	}

@@ -50,6 +50,9 @@ func cases(seed uint64) []kase {
 		if all[i].point.Name == "store.commit.before" || all[i].point.Name == "store.commit.after" {
 			all[i].nth = 1 + rng.IntN(4)
 		}
+		if upgrades(all[i]) {
+			all[i].nth = nthMove(all[i].point.Name)
+		}
 	}
 	return all
 }

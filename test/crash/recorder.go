@@ -23,6 +23,7 @@ type recorder struct {
 
 	spawns []*spawning
 	ends   []*history.Stop
+	old    []*history.Moved
 }
 
 // sending is one Send that may not be over.
@@ -30,8 +31,6 @@ type sending struct {
 	history.Send
 	gid      string // of the sender
 	target   *worker
-	retries  bool
-	cast     bool // to a group
 	life     time.Duration
 	began    time.Time
 	running  bool
@@ -86,7 +85,7 @@ func (r *recorder) saw(reader string, m mcp.Message, asked bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shown = append(r.shown, history.Shown{
-		At: time.Now(), Reader: reader, MsgID: m.MsgID, Kind: m.Kind, InReplyTo: m.InReplyTo,
+		At: time.Now(), Reader: reader, MsgID: m.MsgID, Kind: m.Kind, From: m.From, InReplyTo: m.InReplyTo,
 		Reason: m.Reason, Content: m.Content, TurnID: m.TurnID, Redelivered: m.Redelivered, Asked: asked,
 	})
 }
@@ -117,13 +116,16 @@ func (r *recorder) settled(s *sending) bool {
 
 func (r *recorder) ended(s *sending, answers answers) bool {
 	for _, m := range r.shown {
+		if s.Cast && m.From != s.To && m.Reader != s.To {
+			continue // it is about another one's part
+		}
 		about := m.InReplyTo != "" && slices.Contains(s.MsgIDs, m.InReplyTo)
 		switch m.Kind {
 		case "REPLY":
 			if about || strings.Contains(m.Content, s.Token) {
 				return true
 			}
-		case "SEND":
+		case "SEND", "BROADCAST":
 			if strings.Contains(m.Content, s.Token) {
 				return true
 			}

@@ -41,6 +41,7 @@ func (w *world) play(ctx context.Context, k kase) (r result) {
 	}
 	w.settle(ctx, k)
 	w.retired(ctx, k)
+	w.inherited(ctx, k.n)
 	for _, s := range []*site{w.a, w.b} {
 		for _, one := range s.workers {
 			if err := one.tidy(); err != nil {

@@ -31,7 +31,6 @@ var scripts = map[failpoint.Setup]script{
 	failpoint.Waiting:   (*world).waiting,
 	failpoint.Away:      (*world).away,
 	failpoint.Dead:      (*world).dead,
-	failpoint.Cast:      (*world).cast,
 	failpoint.Expired:   (*world).expired,
 	failpoint.Doubtful:  (*world).doubtful,
 	failpoint.Refused:   (*world).refused,
@@ -103,7 +102,9 @@ func (w *world) traffic(ctx context.Context, k kase, first wish) {
 	switch {
 	case launches(k.path):
 		w.spawn(ctx, k, cmp.Or(first.profile, profileAide))
-	case k.path == failpoint.End: // is all that it needs
+	case k.path == failpoint.Spread:
+		w.broadcast(ctx, k, first)
+	case k.path == failpoint.End, upgrades(k): // is all that it needs
 	default:
 		w.send(ctx, k, first.by, 0, first)
 	}
@@ -115,28 +116,22 @@ func (w *world) traffic(ctx context.Context, k kase, first wish) {
 	if k.path == failpoint.Forward || k.path == failpoint.Mail {
 		w.send(ctx, k, 3, later(), wish{to: w.a.workers[0], wait: wait(), retries: coin()})
 	}
-	if k.path == failpoint.Local || asks(k.path) {
+	if k.path == failpoint.Local || k.path == failpoint.Spread || asks(k.path) {
 		w.send(ctx, k, 3, later(), wish{main: w.mains[1].name, retries: coin()})
 	}
 }
 
 func (w *world) ordinary(ctx context.Context, k kase) (bool, error) {
-	if k.path == failpoint.End {
+	switch k.path {
+	case failpoint.End:
 		return w.ending(ctx, k)
+	case failpoint.Upgrade:
+		return w.upgrading(ctx, k)
 	}
 	if err := w.arm(ctx, k); err != nil {
 		return false, err
 	}
 	w.traffic(ctx, k, wish{})
-	return w.strike(ctx, k)
-}
-
-// cast: the message goes to the group in which its worker is alone.
-func (w *world) cast(ctx context.Context, k kase) (bool, error) {
-	if err := w.arm(ctx, k); err != nil {
-		return false, err
-	}
-	w.traffic(ctx, k, wish{group: groupOf(w.target(k).Name)})
 	return w.strike(ctx, k)
 }
 

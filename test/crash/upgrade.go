@@ -1,12 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -16,134 +15,153 @@ import (
 
 	"fleetd/mcp"
 	"fleetd/migrations"
+	"fleetd/test/crash/history"
 	"fleetd/test/failpoint"
-	"fleetd/test/fleet"
-	"fleetd/test/rabbit"
 )
 
-// move is a case of its own: `bridged migrate` is killed at a step, at its nth
-// time there, and run again.
-type move struct {
-	point string
-	nth   int
+// The old daemon's mail goes from a worker whose pane is no more to a main that
+// gets nothing else.
+const (
+	oldWorker = "bygone"
+	newMain   = "heir"
+)
+
+// oldMail is how much lies in an old queue: a batch and some.
+const oldMail = 200
+
+// archive makes those two.
+func (w *world) archive(ctx context.Context) (err error) {
+	if w.heir, err = w.addMain(ctx, w.a, newMain, false); err != nil {
+		return err
+	}
+	_, err = w.a.host.Register(ctx, mcp.RegisterArgs{Name: oldWorker, Kind: "worker"})
+	return err
 }
 
-func (m move) String() string { return m.point + " upgrade kill" }
-
-// moves are the migration's cases: every step, in the middle of a queue where
-// it is taken often.
-func moves(which *regexp.Regexp) (chosen []move) {
-	for _, name := range failpoint.Moves() {
-		m := move{name, 2} // batches
-		if name == "migrate.delivered" || name == "migrate.acked" {
-			m.nth = 150 // in the second
-		}
-		if which.MatchString(m.String()) {
-			chosen = append(chosen, m)
-		}
+// nthMove is the hit of a mover's point that is struck: in the second batch, of
+// steps that are taken once a batch or once a message.
+func nthMove(point string) int {
+	switch point {
+	case "migrate.taken", "migrate.numbered", "migrate.settled":
+		return 2
+	case "migrate.delivered", "migrate.acked":
+		return 150
 	}
-	return chosen
+	return 1
 }
 
-// playMoves plays the cases one after the other on a host of their own, and
-// reports whether every old reply came once, and in order, in each.
-func playMoves(ctx context.Context, chosen []move, out io.Writer) (kept bool, err error) {
-	if len(chosen) == 0 {
-		return true, nil
-	}
-	dir, err := os.MkdirTemp("", "crash")
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	node, err := rabbit.Start(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, node.Stop()) }()
-	f, err := fleet.New(ctx, dir, node.URI, "", "failpoints")
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	h, err := f.AddHost(ctx, "hosta")
-	if err != nil {
-		return false, err
-	}
-	if err := h.Start(ctx); err != nil {
-		return false, err
-	}
-	if err := h.Ready(ctx); err != nil {
-		return false, err
-	}
-	primary, err := h.AddMain(ctx, "main")
-	if err != nil {
-		return false, err
-	}
-	if _, err := h.Register(ctx, mcp.RegisterArgs{Name: "worker", Kind: "worker"}); err != nil {
-		return false, err
-	}
-	good := 0
-	for _, m := range chosen {
-		began := time.Now()
-		err := m.play(ctx, h, primary, node.URI)
-		verdict := "kept"
-		if err != nil {
-			verdict = err.Error()
-		} else {
-			good++
-		}
-		fmt.Fprintf(out, "     %-55s %s  %.1f s\n", m, verdict, time.Since(began).Seconds())
-	}
-	fmt.Fprintf(out, "crash: migration cases=%d kept=%d\n", len(chosen), good)
-	return good == len(chosen), primary.Disconnect()
-}
-
-// oldMail is how much lies in the old queue: two batches and some.
-const oldMail = 300
-
-func (m move) play(ctx context.Context, h *fleet.Host, primary *fleet.Main, uri string) error {
+// upgrading: old mail is moved, and the run is broken off and made again.
+func (w *world) upgrading(ctx context.Context, k kase) (hit bool, err error) {
 	pane := "w" + uuid.NewString()[:8] + ":p1"
-	want, err := fill(ctx, uri, migrations.QueueOf(pane))
+	m := &history.Moved{
+		Case: k.n, Queue: migrations.QueueOf(pane), From: oldWorker + "@" + w.a.host.Name, To: w.heir.name,
+	}
+	if m.Want, err = fill(ctx, w.node.URI, m.Queue); err != nil {
+		return false, err
+	}
+	w.rec.moves(m)
+	if err := w.mover.arm(ctx, k.order()); err != nil {
+		return false, err
+	}
+	args := []string{"migrate", "--apply", "--delete", "--json", "--to", newMain, "--map", pane + "=" + oldWorker}
+	first, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		first <- w.migrate(ctx, m, args, w.mover.environ())
+	}()
+	w.traffic(ctx, k, wish{})
+	hit = w.mover.hit(ctx, hitBound)
+	if hit && k.damage != kill {
+		if err := w.damage(ctx, k, w.a, w.mover); err != nil {
+			return true, err
+		}
+	}
+	<-ended
+	if err = <-first; k.damage == kill && !errors.Is(err, errKilled) {
+		return false, fmt.Errorf("the migration was not killed: %w", err)
+	}
+	for end := time.Now().Add(upBound); err != nil; pause(ctx, againAfter) { // the gateway and its link may still be on their way back
+		if err = w.migrate(ctx, m, args, "BRIDGED_FAILPOINT="); err != nil && (ctx.Err() != nil || time.Now().After(end)) {
+			return hit, fmt.Errorf("the migration does not get through any more: %w", err)
+		}
+	}
+	return hit, nil
+}
+
+var errKilled = errors.New("killed")
+
+// migrate runs bridged migrate once, and notes what it says.
+func (w *world) migrate(ctx context.Context, m *history.Moved, args []string, env string) error {
+	cmd := w.a.host.Command(ctx, args...)
+	var out, errs bytes.Buffer
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(cmd.Env, env), &out, &errs
+	if env != w.mover.environ() {
+		cmd.Env = append(cmd.Env, "BRIDGED_FAILPOINT_CONTROL=")
+	}
+	err := cmd.Run()
+	if cmd.ProcessState != nil && cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return errKilled
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %s", err, errs.String())
 	}
-	args := []string{"migrate", "--apply", "--delete", "--map", pane + "=worker"}
-	first := h.Command(ctx, args...)
-	first.Env = append(first.Env, fmt.Sprintf("BRIDGED_FAILPOINT=%s:%d=kill", m.point, m.nth))
-	if text, err := first.CombinedOutput(); first.ProcessState == nil || first.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		return fmt.Errorf("the first run was not killed: %v: %s", err, text)
+	var said struct{ Queues []migrations.Count }
+	if err := json.Unmarshal(out.Bytes(), &said); err != nil {
+		return fmt.Errorf("what it says is no JSON: %w: %s", err, out.String())
 	}
-	if text, err := h.Command(ctx, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("the second run: %w: %s", err, text)
-	}
-	var got []string
-	for len(got) < len(want) {
-		r, err := primary.Poll(ctx, map[string]any{"max": 100, "wait_seconds": 10})
-		if err != nil {
-			return err
-		}
-		if len(r.Messages) == 0 {
-			break
-		}
-		for _, one := range r.Messages {
-			got = append(got, one.Content)
+	var its migrations.Count // of a queue that is no more there is no word
+	for _, q := range said.Queues {
+		if q.Queue == m.Queue {
+			its = q
 		}
 	}
-	more, err := primary.Poll(ctx, map[string]any{})
-	if err != nil {
-		return err
-	}
-	for _, one := range more.Messages {
-		got = append(got, one.Content)
-	}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		return fmt.Errorf("the main gets %d replies, want %d, each once and in order: %q", len(got), len(want), got)
-	}
-	if n := strings.Count(h.Log(), "reject"); n > 0 {
-		return fmt.Errorf("the gateway refused %d letters", n)
-	}
+	w.rec.moved(m, its)
 	return nil
+}
+
+// moved notes what a run of the migration said at its end.
+func (r *recorder) moved(m *history.Moved, c migrations.Count) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m.Runs = append(m.Runs, history.Run{
+		Found: c.Found, Arrived: c.Arrived, Moved: c.Moved, Copies: c.Copies, Left: c.Left, Vanished: c.Vanished,
+	})
+}
+
+// moves notes that old mail is to be moved.
+func (r *recorder) moves(m *history.Moved) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.old = append(r.old, m)
+}
+
+// inherited waits until all old mail of case n has been fetched.
+func (w *world) inherited(ctx context.Context, n int) {
+	for began := time.Now(); ctx.Err() == nil && time.Since(began) < settleBound; pause(ctx, look) {
+		if w.rec.fetched(n) {
+			return
+		}
+	}
+}
+
+func (r *recorder) fetched(n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.old {
+		if m.Case != n {
+			continue
+		}
+		got := 0
+		for _, one := range r.shown {
+			if strings.HasPrefix(one.Content, m.Queue+" ") {
+				got++
+			}
+		}
+		if got < len(m.Want) {
+			return false
+		}
+	}
+	return true
 }
 
 // fill makes a queue of the old daemon: some replies have an id, and many say
@@ -164,22 +182,25 @@ func fill(ctx context.Context, uri, queue string) (want []string, err error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, err
 	}
+	var last *amqp.DeferredConfirmation
 	for i := range oldMail {
-		m := amqp.Publishing{DeliveryMode: 2, Body: []byte("done")}
+		m := amqp.Publishing{DeliveryMode: 2, Body: []byte(queue + " done")}
 		if i%3 == 0 {
 			m.Body = fmt.Appendf(nil, "%s %d", queue, i)
 		}
 		if i%2 == 0 {
 			m.MessageId = uuid.NewString()
 		}
-		confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, false, false, m)
-		if err != nil {
+		if last, err = ch.PublishWithDeferredConfirmWithContext(ctx, "", queue, false, false, m); err != nil {
 			return nil, err
-		}
-		if ok, err := confirm.WaitContext(ctx); !ok || err != nil {
-			return nil, fmt.Errorf("an old reply was not stored: %w", err)
 		}
 		want = append(want, string(m.Body))
 	}
+	if ok, err := last.WaitContext(ctx); !ok || err != nil { // those before it are there by then
+		return nil, fmt.Errorf("an old reply was not stored: %w", err)
+	}
 	return want, nil
 }
+
+// upgrades reports whether old mail is moved in k.
+func upgrades(k kase) bool { return k.path == failpoint.Upgrade }

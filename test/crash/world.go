@@ -40,6 +40,10 @@ type world struct {
 	mains []*client // of hosta
 	peer  *client   // of hostb
 
+	heir  *client  // gets the old daemon's mail
+	mover *control // of bridged migrate
+
+	crew                    []member
 	asker, nearAsker, hasty *worker // who ask in the middle of their work
 	rec                     *recorder
 
@@ -80,6 +84,9 @@ func (w *world) build(ctx context.Context) (err error) {
 		return err
 	}
 	if w.fleet, err = fleet.New(ctx, w.dir, w.node.URI, "", "failpoints"); err != nil {
+		return err
+	}
+	if w.mover, err = listen(filepath.Join(w.dir, "mover.fail")); err != nil {
 		return err
 	}
 	if w.a, err = w.addSite(ctx, "hosta"); err != nil {
@@ -153,8 +160,13 @@ func (w *world) people(ctx context.Context) error {
 	if w.asker, err = w.addWorker(ctx, w.b, "asker", asks(askFor)...); err != nil {
 		return err
 	}
-	w.hasty, err = w.addWorker(ctx, w.b, "hasty", asks(hasty)...)
-	return err
+	if w.hasty, err = w.addWorker(ctx, w.b, "hasty", asks(hasty)...); err != nil {
+		return err
+	}
+	if err := w.archive(ctx); err != nil {
+		return err
+	}
+	return w.enlist(ctx)
 }
 
 func (w *world) addMain(ctx context.Context, s *site, name string, deaf bool) (*client, error) {
@@ -174,12 +186,8 @@ func (w *world) addWorker(ctx context.Context, s *site, name string, flags ...st
 	}
 	one := &worker{Worker: got, address: name + "@" + s.host.Name, keyed: slices.Contains(flags, "--keyed")}
 	s.workers = append(s.workers, one)
-	_, err = s.host.API("").Groups(ctx, mcp.GroupsArgs{Name: name, Add: []string{groupOf(name)}})
-	return one, err
+	return one, nil
 }
-
-// groupOf is the group in which a worker is alone.
-func groupOf(name string) string { return "only-" + name }
 
 // well returns when both gateways are ready and see each other's workers.
 func (w *world) well(ctx context.Context) error {
@@ -249,6 +257,9 @@ func (w *world) close() error {
 			errs = append(errs, s.proxy.Close())
 		}
 		errs = append(errs, s.control.close())
+	}
+	if w.mover != nil {
+		errs = append(errs, w.mover.close())
 	}
 	if w.node != nil {
 		errs = append(errs, w.node.Stop())

@@ -20,6 +20,7 @@ const (
 	Reply   Path = "reply"   // its answer, to a main that pulls
 	Mail    Path = "mail"    // a message to a main of another host
 	Local   Path = "local"   // a brief and its reply within one host
+	Spread  Path = "spread"  // a message to a group with members on both hosts
 
 	Question     Path = "ask"       // of a worker to the main of another host whose brief it has, and the answer
 	QuestionHere Path = "ask-local" // the same within one host
@@ -27,6 +28,8 @@ const (
 	Launch     Path = "spawn"       // of an agent on another host
 	LaunchHere Path = "spawn-local" // on the own one
 	End        Path = "stop"        // of an agent of another host
+
+	Upgrade Path = "upgrade" // of the old daemon's mail to the inbox of a main
 )
 
 // Setup is what brings a message to a point beside its way there.
@@ -37,7 +40,6 @@ const (
 	Ordinary  Setup = ""
 	Waiting   Setup = "waiting"   // the worker is busy for a while
 	Away      Setup = "away"      // the recipient's gateway is stopped
-	Cast      Setup = "cast"      // the message goes to a group
 	Dead      Setup = "dead"      // it is stopped for longer than the message lives
 	Expired   Setup = "expired"   // the worker stays busy until the brief's life is over
 	Doubtful  Setup = "doubtful"  // a dialog swallows the paste
@@ -72,6 +74,7 @@ var (
 	pull    = []Path{Reply, Mail}          // to a client
 	across  = []Path{Forward, Reply, Mail} // over the broker
 	send    = []Path{Forward, Mail, Local} // with bridge_send
+	spread  = []Path{Spread}
 	every   = []Path{Forward, Reply, Mail, Local}
 	ask     = []Path{Question}
 	asks    = []Path{Question, QuestionHere}
@@ -79,6 +82,7 @@ var (
 	spawns  = []Path{Launch, LaunchHere}
 	stop    = []Path{End}
 	ends    = []Path{Forward, Local, End}
+	upgrade = []Path{Upgrade}
 )
 
 // Points is the table of all names, in the order of a message's trip.
@@ -92,11 +96,11 @@ var Points = []Point{
 	{"outbox.confirm.before", Sender, across, Ordinary},
 	{"outbox.publish.after", Sender, across, Ordinary},
 	{"outbox.lease.before", Sender, []Path{Forward, Mail}, Away},
-	{"outbox.cast.local", Sender, local, Cast},
-	{"outbox.cast.intent.before", Sender, forward, Cast},
-	{"outbox.cast.intent.after", Sender, forward, Cast},
-	{"outbox.cast.publish.before", Sender, forward, Cast},
-	{"outbox.cast.publish.after", Sender, forward, Cast},
+	{"outbox.cast.intent.before", Sender, spread, Ordinary},
+	{"outbox.cast.intent.after", Sender, spread, Ordinary},
+	{"outbox.cast.local", Sender, spread, Ordinary},
+	{"outbox.cast.publish.before", Sender, spread, Ordinary},
+	{"outbox.cast.publish.after", Sender, spread, Ordinary},
 	{"mcp.send.accepted", Sender, send, Ordinary},
 	{"mcp.reply.accepted", Sender, reply, Ordinary},
 	{"mcp.send.answered", Sender, send, Ordinary},
@@ -105,7 +109,7 @@ var Points = []Point{
 
 	// What arrives.
 	{"inbox.accept.before", Receiver, across, Ordinary},
-	{"inbox.accept.held", Receiver, across, Ordinary},
+	{"inbox.accept.held", Receiver, append(spread, across...), Ordinary},
 	{"inbox.deliver.before", Receiver, local, Ordinary},
 	{"inbox.deliver.after", Receiver, local, Ordinary},
 
@@ -113,7 +117,7 @@ var Points = []Point{
 	{"inbox.deferred.before", Receiver, brief, Waiting},
 	{"outbox.deferred.before", Sender, forward, Waiting},
 	{"inbox.injecting.before", Receiver, brief, Ordinary},
-	{"inbox.injecting.after", Receiver, brief, Ordinary},
+	{"inbox.injecting.after", Receiver, append(spread, brief...), Ordinary},
 	{"inbox.injecting.acked", Receiver, brief, Ordinary},
 	{"herdr.paste.after", Receiver, brief, Ordinary},
 	{"herdr.enter.before", Receiver, brief, Ordinary},
@@ -122,14 +126,14 @@ var Points = []Point{
 	{"inbox.injected.signalled", Receiver, brief, Ordinary},
 	{"outbox.signal.before", Receiver, forward, Ordinary},
 	{"outbox.signal.after", Receiver, forward, Ordinary},
-	{"outbox.injected.before", Sender, forward, Ordinary},
+	{"outbox.injected.before", Sender, []Path{Forward, Spread}, Ordinary},
 	{"outbox.injected.told", Sender, forward, Ordinary},
 
 	// To a client.
 	{"outbox.replied.before", Receiver, reply, Ordinary},
 	{"inbox.pull.offered", Receiver, pull, Ordinary},
 	{"inbox.pull.written", Receiver, pull, Ordinary},
-	{"inbox.pull.drained", Receiver, pull, Ordinary},
+	{"inbox.pull.drained", Receiver, append(spread, pull...), Ordinary},
 	{"inbox.pull.acked", Receiver, pull, Ordinary},
 
 	// What goes wrong, and who is told.
@@ -208,22 +212,14 @@ var Points = []Point{
 	{"control.stopped.before", Receiver, stop, Ordinary},
 	{"control.stop.heard", Sender, stop, Ordinary},
 
-	// Mail of the old daemon on its way to a main: no path of the gateway.
-	{"migrate.taken", Mover, nil, Ordinary},
-	{"migrate.numbered", Mover, nil, Ordinary},
-	{"migrate.delivered", Mover, nil, Ordinary},
-	{"migrate.acked", Mover, nil, Ordinary},
-	{"migrate.settled", Mover, nil, Ordinary},
-}
-
-// Moves are the points of a migration, in their order.
-func Moves() (names []string) {
-	for _, p := range Points {
-		if p.Side == Mover {
-			names = append(names, p.Name)
-		}
-	}
-	return names
+	// Mail of the old daemon on its way to a main.
+	{"migrate.taken", Mover, upgrade, Ordinary},
+	{"migrate.numbered", Mover, upgrade, Ordinary},
+	{"migrate.delivered", Mover, upgrade, Ordinary},
+	{"migrate.acked", Mover, upgrade, Ordinary},
+	{"migrate.settled", Mover, upgrade, Ordinary},
+	{"migrate.delete.before", Mover, upgrade, Ordinary},
+	{"migrate.delete.after", Mover, upgrade, Ordinary},
 }
 
 // Find returns the point of that name.

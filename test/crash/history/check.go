@@ -16,6 +16,7 @@ func Check(h History) []Finding {
 	}
 	c.turns()
 	c.spawns()
+	c.moved()
 	c.shownTwice()
 	c.strangers()
 	c.leftovers()
@@ -85,29 +86,41 @@ func (c *checker) fate(s *Send) fate {
 		}
 	}
 	for _, p := range c.h.Pastes {
-		if holds(p.Text, s.Token) {
+		if holds(p.Text, s.Token) && s.with(p.Worker) {
 			f.pastes = append(f.pastes, p)
 			see(p.At)
 		}
 	}
 	for _, p := range c.h.Prompts {
-		if holds(p.Text, s.Token) {
+		if holds(p.Text, s.Token) && s.with(p.Worker) {
 			f.prompts = append(f.prompts, p)
 			see(p.At)
 		}
 	}
 	for _, m := range c.h.Shown {
-		if m.Kind == "SEND" && holds(m.Content, s.Token) {
+		if (m.Kind == "SEND" || m.Kind == "BROADCAST" && m.Reader == s.To) && holds(m.Content, s.Token) {
 			f.drained = append(f.drained, m)
 			see(m.At)
 		}
 	}
 	for _, id := range s.MsgIDs {
-		f.reports = append(f.reports, c.reports[id]...)
-		f.replies = append(f.replies, c.replies[id]...)
+		for _, m := range c.reports[id] {
+			if s.with(m.From) {
+				f.reports = append(f.reports, m)
+			}
+		}
+		for _, m := range c.replies[id] {
+			if s.with(m.From) {
+				f.replies = append(f.replies, m)
+			}
+		}
 	}
 	return f
 }
+
+// with reports whether what name@host did with a message is for s to answer
+// for: of a message to several only what its own recipient did.
+func (s *Send) with(who string) bool { return !s.Cast || who == s.To }
 
 func (c *checker) send(s *Send) {
 	f := c.fate(s)
@@ -183,8 +196,12 @@ func (s *Send) told() (t told) {
 // asked; one in doubt is published again until it is.
 func (c *checker) answered(s *Send) {
 	for _, id := range s.MsgIDs {
-		accepted, keyed, refused := 0, 0, ""
+		answers, accepted, keyed, refused := 0, 0, 0, ""
 		for _, a := range c.answers[id] {
+			if !s.with(a.Worker) {
+				continue
+			}
+			answers++
 			if a.Error == "" || isCode(a.Error, "IN_DOUBT") {
 				accepted++
 			}
@@ -197,7 +214,7 @@ func (c *checker) answered(s *Send) {
 		}
 		ids := map[string]bool{}
 		for _, m := range c.replies[id] {
-			if m.Reader == s.From {
+			if m.Reader == s.From && s.with(m.From) {
 				ids[m.MsgID] = true
 			}
 		}
@@ -208,7 +225,7 @@ func (c *checker) answered(s *Send) {
 		case keyed == 0 || len(ids) <= accepted:
 		case refused != "":
 			c.add(Untrue, s, "its worker was told %s, and the reply was shown to its sender", refused)
-		case keyed == len(c.answers[id]):
+		case keyed == answers:
 			c.add(Doubled, s, "its worker gave %d replies, and its sender was shown %d", accepted, len(ids))
 		}
 	}
@@ -276,7 +293,7 @@ func (c *checker) shownTwice() {
 			}
 			last[m.Reader] = m
 		}
-		if len(last) > 1 {
+		if len(last) > 1 && all[0].Kind != "BROADCAST" { // each member has a copy
 			c.add(Doubled, c.about(all[0]), "%s %s was shown to %d clients", all[0].Kind, id, len(last))
 		}
 	}
@@ -300,10 +317,13 @@ func (c *checker) about(m Shown) *Send {
 	return c.byID[m.InReplyTo]
 }
 
-// strangers: nobody is shown or given what nobody sent.
+// strangers: nobody is shown or given what nobody sent, or sent to others.
 func (c *checker) strangers() {
 	for _, m := range c.h.Shown {
-		if c.about(m) == nil {
+		if m.Kind == "BROADCAST" && !slices.ContainsFunc(c.h.Sends, func(s Send) bool { return s.To == m.Reader && slices.Contains(s.MsgIDs, m.MsgID) }) {
+			c.add(Untrue, c.about(m), "%s was shown BROADCAST %s, and is no member", m.Reader, m.MsgID)
+		}
+		if c.about(m) == nil && !slices.ContainsFunc(c.h.Moves, func(old Moved) bool { return old.holds(m) }) {
 			c.add(Untrue, nil, "%s was shown %s %s about %q, which nobody sent: %.80q", m.Reader, m.Kind, m.MsgID, m.InReplyTo, m.Content)
 		}
 	}

@@ -261,3 +261,74 @@ func TestVerdicts(t *testing.T) {
 		})
 	}
 }
+
+// cast is a message to a worker and two mains, of which one is on the sender's
+// host.
+func cast() History {
+	var h History
+	for _, to := range []string{"w@b", "n@b", "o@a"} {
+		h.Sends = append(h.Sends, Send{
+			Case: 1, Token: "tok-1", From: "m@a", To: to, Worker: to == "w@b", Cast: true, MsgIDs: []string{"id-1"}, Stored: true,
+			Calls: []Call{{Began: at(1), Ended: at(4), State: "queued"}},
+		})
+	}
+	h.Sends[0].Calls[0].State = "injected"
+	h.Pastes = []Paste{{at(3), "w@b", "brief tok-1"}}
+	h.Prompts = []Prompt{{at(3), "w@b", "brief tok-1"}}
+	h.Answers = []Answer{{at(5), "w@b", "id-1", false, ""}}
+	h.Shown = []Shown{
+		{At: at(5), Reader: "n@b", MsgID: "id-1", Kind: "BROADCAST", From: "m@a", Content: "mail tok-1"},
+		{At: at(5), Reader: "o@a", MsgID: "id-1", Kind: "BROADCAST", From: "m@a", Content: "mail tok-1"},
+		{At: at(6), Reader: "m@a", MsgID: "id-3", Kind: "REPLY", From: "w@b", InReplyTo: "id-1", Content: "brief tok-1"},
+	}
+	return h
+}
+
+// Each fails when a part of a broadcast is held to what became of another one,
+// or its verdict is not found.
+func TestVerdictsOnBroadcasts(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(h *History)
+		want []Verdict
+	}{
+		{"all is well", func(*History) {}, nil},
+		{"one main never gets it", func(h *History) { h.Shown = h.Shown[1:] }, []Verdict{Lost}},
+		{"one main never gets it, and that is told of another one", func(h *History) {
+			m := report("FAILED", "EXPIRED", at(90))
+			m.From = "o@a"
+			h.Shown = append(h.Shown[1:], m)
+		}, []Verdict{Lost, Untrue}},
+		{"one main never gets it, and that is told", func(h *History) {
+			m := report("FAILED", "EXPIRED", at(90))
+			m.From = "n@b"
+			h.Shown = append(h.Shown[1:], m)
+		}, nil},
+		{"a worker gets it twice", func(h *History) { h.Pastes = append(h.Pastes, Paste{at(7), "w@b", "brief tok-1"}) }, []Verdict{Doubled}},
+		{"a main is shown it twice", func(h *History) {
+			m := h.Shown[0]
+			m.At = at(8)
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
+		{"somebody else is shown it", func(h *History) {
+			m := h.Shown[0]
+			m.Reader = "x@b"
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Untrue}},
+		{"not sent is said of one that has it", func(h *History) { h.Sends[1].Calls[0].State, h.Sends[1].Calls[0].Code = "", "NOT_SENT" }, []Verdict{Untrue}},
+		{"the worker's answer vanishes", func(h *History) { h.Shown = h.Shown[:2] }, []Verdict{Lost}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := cast()
+			c.make(&h)
+			found := Check(h)
+			ok := len(found) == len(c.want)
+			for i := range found {
+				ok = ok && found[i].Verdict == c.want[i]
+			}
+			if !ok {
+				t.Errorf("found %+v, want %v", found, c.want)
+			}
+		})
+	}
+}

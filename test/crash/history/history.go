@@ -21,6 +21,8 @@ type History struct {
 	Questions []Question
 	Told      []Told
 
+	Moves []Moved
+
 	Hosts    []string
 	Spawns   []Spawn
 	Stops    []Stop
@@ -38,6 +40,7 @@ type Send struct {
 	Token    string // a word of its content that is in no other
 	From, To string // name@host
 	Worker   bool   // To is a worker: the message goes into its pane
+	Cast     bool   // it is To's part in a message to several, which has one id and one token
 	MsgIDs   []string
 	Stored   bool // the sender's store says that it was accepted
 	Calls    []Call
@@ -60,7 +63,8 @@ type Shown struct {
 	At          time.Time
 	Reader      string // name@host
 	MsgID       string
-	Kind        string // SEND, REPLY, FAILED, ABANDONED, INJECTED
+	Kind        string // SEND, BROADCAST, REPLY, FAILED, ABANDONED, INJECTED, ASK
+	From        string // name@host of whoever it is from or, a report, about
 	InReplyTo   string
 	Reason      string
 	Content     string
@@ -132,6 +136,20 @@ type Entity struct {
 	Seen  []string // hosts whose rosters list it
 }
 
+// Moved is an old daemon's queue whose mail is moved to a main, in one run or
+// several. Its messages begin with its name, so that they are known.
+type Moved struct {
+	Case  int
+	Queue string
+	From  string // name@host of the worker whose mail it is
+	To    string // name@host of the main
+	Want  []string
+	Runs  []Run
+}
+
+// Run is what one run said that came to its end without an error.
+type Run struct{ Found, Arrived, Moved, Copies, Left, Vanished int }
+
 // Kill is the end of a gateway that had no time for anything.
 type Kill struct {
 	At   time.Time
@@ -195,7 +213,7 @@ type Finding struct {
 // (design §5).
 var nothingSent = map[string]bool{
 	"BROKER_DOWN": true, "HOST_OFFLINE": true, "UNROUTABLE": true, "INBOX_FULL": true, "BROKER_REFUSED": true,
-	"STORE_UNAVAILABLE": true, "UNKNOWN_RECIPIENT": true, "PANE_GONE": true, "BAD_REQUEST": true,
+	"STORE_UNAVAILABLE": true, "UNKNOWN_RECIPIENT": true, "PANE_GONE": true, "BAD_REQUEST": true, "NOT_SENT": true,
 }
 
 // Codes that say accepted, and not what became of it.
