@@ -127,6 +127,7 @@ func (b *box) admit(it *item) (gone, taken, again bool) {
 	old, again := b.index[id]
 	if again {
 		it.seq, it.redelivered = old.Seq, old.Offered
+		it.announced, it.announcedAt = old.Announced, old.AnnouncedAt
 		delete(b.index, id)
 	} else {
 		b.seq++

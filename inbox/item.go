@@ -55,6 +55,8 @@ type item struct {
 	leaving     bool   // its end is being committed: the held index needs it no more
 	pollOnly    bool   // it may be in the pane already
 	told        string // the last DEFERRED reason its sender got
+	announced   int    // how often its main was told of its sender's mail
+	announcedAt int64  // when last, Unix ms
 	place       *list.Element
 }
 
@@ -93,6 +95,7 @@ func restored(h store.Held) *item {
 	return &item{
 		env: envelopeOf(h), hash: h.BodyHash, size: h.Size, cost: h.Cost, seq: h.Seq, arrived: time.UnixMilli(h.At),
 		lean: true, local: true, redelivered: h.Offered, shown: h.Offered,
+		announced: h.Announced, announcedAt: h.AnnouncedAt,
 	}
 }
 
@@ -121,6 +124,7 @@ func heldOf(gid string, it *item) store.Held {
 		From: e.From, FromHost: e.Signer, InReplyTo: e.InReplyTo, TurnID: e.TurnID, Reason: e.Reason,
 		Hops: e.Hops, TS: e.TS, ExpiresAt: e.ExpiresAt, At: it.arrived.UnixMilli(), Local: it.local,
 		Offered: it.shown || it.redelivered, Size: it.size, Cost: it.cost, BodyHash: it.hash,
+		Announced: it.announced, AnnouncedAt: it.announcedAt,
 	}
 }
 

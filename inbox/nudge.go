@@ -10,7 +10,7 @@ import (
 // Mail held for a main whose client is not asking is announced by one line in
 // its pane, where it has one, and by a hint to its clients, where they take any
 // (design §7): soon after it came, then with growing pauses, for each sender,
-// until it is drained. What was announced before a restart is announced anew.
+// until it is drained. A restart lets the pauses grow on.
 const (
 	// nudgeFirst is the chance of a client to ask by itself.
 	nudgeFirst = 3 * time.Second
@@ -38,6 +38,7 @@ type reminder struct {
 	times  int
 	hinted bool // this time, while the line still waits for the pane
 	next   time.Duration
+	item   *item // whose record says it after a restart
 }
 
 // announcement is the one of a main that is under way.
@@ -68,7 +69,7 @@ func (in *Inbox) nudge(ctx context.Context, b *box) {
 	if quiet || e.Pane == "" && !listening {
 		return
 	}
-	due, newest := b.due(now)
+	due, newest := b.due(now, in.cfg.Now())
 	if len(due) == 0 || b.announcing != nil {
 		return
 	}
@@ -87,8 +88,8 @@ func (in *Inbox) nudge(ctx context.Context, b *box) {
 
 // due lists the senders whose mail waits and is to be announced now, and who
 // sent the newest of all; mu is held.
-func (b *box) due(now time.Duration) (due []string, newest string) {
-	waits := map[string]bool{}
+func (b *box) due(now time.Duration, wall time.Time) (due []string, newest string) {
+	waits := map[string]*item{} // the one of each sender that was announced most often, else the newest
 	looks := 0
 	for e := b.items.Back(); e != nil && looks < nudgeLooks; e = e.Prev() {
 		it := e.Value.(*item)
@@ -96,31 +97,47 @@ func (b *box) due(now time.Duration) (due []string, newest string) {
 			continue
 		}
 		looks++
-		waits[it.env.From] = true
 		if newest == "" {
 			newest = it.env.From
 		}
+		if most := waits[it.env.From]; most == nil || it.announced > most.announced {
+			waits[it.env.From] = it
+		}
 	}
 	for from := range b.reminders {
-		if !waits[from] {
+		if waits[from] == nil {
 			delete(b.reminders, from)
 		}
 	}
 	if b.reminders == nil {
 		b.reminders = map[string]*reminder{}
 	}
-	for from := range waits {
+	for from, it := range waits {
 		r := b.reminders[from]
 		if r == nil {
-			r = &reminder{next: now + nudgeFirst}
+			r = remind(it, now, wall)
 			b.reminders[from] = r
 		}
+		r.item = it
 		if now >= r.next {
 			due = append(due, from)
 		}
 	}
 	return due, newest
 }
+
+// remind is the reminder of mail that was not looked at since the start.
+func remind(it *item, now time.Duration, wall time.Time) *reminder {
+	if it.announced == 0 {
+		return &reminder{next: now + nudgeFirst}
+	}
+	pause := pauseAfter(it.announced)
+	left := time.UnixMilli(it.announcedAt).Add(pause).Sub(wall)
+	return &reminder{times: it.announced, next: now + min(max(left, nudgeFirst), pause)}
+}
+
+// pauseAfter is the pause after mail was announced for the nth time.
+func pauseAfter(n int) time.Duration { return nudgePauses[min(n, len(nudgePauses))-1] }
 
 // announce hints at a main's mail, and writes one line into its pane once the
 // gate is open, unless the mail is gone by then or its client asks.
@@ -130,20 +147,25 @@ func (in *Inbox) announce(ctx context.Context, b *box, e store.Entity, due []str
 		in.cfg.Hints.Hint(b.gid, held, from)
 	}
 	done := e.Pane == "" || in.writeLine(ctx, b, e, in.cfg.Nudge(held, from))
-	now := in.cfg.Uptime()
+	now, wall := in.cfg.Uptime(), in.cfg.Now().UnixMilli()
+	var told []*item
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.announcing = nil
 	for _, from := range due {
 		r := b.reminders[from]
 		switch {
 		case r == nil: // drained meanwhile
 		case done:
-			*r = reminder{times: r.times + 1, next: now + nudgePauses[min(r.times, len(nudgePauses)-1)]}
+			r.times, r.hinted = r.times+1, false
+			r.next = now + pauseAfter(r.times)
+			r.item.announced, r.item.announcedAt = r.times, wall
+			told = append(told, r.item)
 		case ctx.Err() == nil:
 			r.next = now + nudgeAgain
 		}
 	}
+	b.mu.Unlock()
+	b.note(told...)
 }
 
 func (in *Inbox) writeLine(ctx context.Context, b *box, e store.Entity, text string) (written bool) {

@@ -130,6 +130,48 @@ func TestHeldMailIsAnnouncedAfterARestart(t *testing.T) {
 	w.lines("pane-m", 1)
 }
 
+// Fails if the pauses begin anew after a restart, or mail whose time came while
+// the gateway was away waits for a whole pause more.
+func TestThePausesGrowOnOverARestart(t *testing.T) {
+	for where, give := range map[string]func(*world, *envelope.Envelope){
+		"on this host":  func(w *world, e *envelope.Envelope) { w.deliver(e) },
+		"on the broker": func(w *world, e *envelope.Envelope) { w.broker.publish(e.To, e) },
+	} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			w := nudging(t)
+			e := w.seated("m")
+			answer := w.mail(envelope.Reply, e.GID, "done")
+			answer.InReplyTo, answer.ExpiresAt = newID(), w.clock.now().Add(48*time.Hour).UnixMilli()
+			give(w, answer)
+			await(t, "the mail", func() bool { return w.in.Held(e.GID) == 1 })
+			w.swept(0)
+			for i, pause := range []time.Duration{nudgeFirst, 30 * time.Second, 2 * time.Minute} {
+				w.swept(pause)
+				w.lines("pane-m", i+1)
+			}
+			w.swept(0) // it is noted by then
+			w.disk.flush()
+			w.crash()
+			w.begin(tells)
+			await(t, "the mail again", func() bool { return w.in.Held(e.GID) == 1 })
+			w.swept(0)
+			w.swept(8*time.Minute - time.Second)
+			w.lines("pane-m", 3)
+			w.swept(2 * time.Second)
+			w.lines("pane-m", 4)
+			w.disk.flush()
+			w.crash()
+			w.clock.pass(24 * time.Hour) // nobody was there when it was due
+			w.begin(tells)
+			await(t, "the mail again", func() bool { return w.in.Held(e.GID) == 1 })
+			w.swept(0)
+			w.swept(nudgeFirst)
+			w.lines("pane-m", 5)
+		})
+	}
+}
+
 // clients are those of all mains: they listen or do not, and keep what is hinted.
 type clients struct {
 	mu     sync.Mutex

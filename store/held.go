@@ -38,15 +38,19 @@ type Held struct {
 	Reason    string
 	TurnID    string
 	Hops      int
-	TS        int64    // signed time, Unix ms
-	ExpiresAt int64    // Unix ms
-	At        int64    // of arrival, Unix ms
-	Local     bool     // never touched the broker
-	Offered   bool     // was handed to a client that may not have got it
-	Size      int      // of the body in bytes, also where it is not stored
-	Cost      int      // about what it takes of a client's result, in bytes
-	BodyHash  [32]byte `json:"-"`
-	Body      []byte   `json:"-"`
+	TS        int64 // signed time, Unix ms
+	ExpiresAt int64 // Unix ms
+	At        int64 // of arrival, Unix ms
+	Local     bool  // never touched the broker
+	Offered   bool  // was handed to a client that may not have got it
+	Size      int   // of the body in bytes, also where it is not stored
+	Cost      int   // about what it takes of a client's result, in bytes
+	// How often a main was told that mail of this sender waits, and when last, in
+	// Unix ms; on one message of each sender.
+	Announced   int      `json:",omitempty"`
+	AnnouncedAt int64    `json:",omitempty"`
+	BodyHash    [32]byte `json:"-"`
+	Body        []byte   `json:"-"`
 }
 
 // heldHead is the fixed part of an entry's value: version, BodyHash; JSON
