@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -157,45 +156,6 @@ func TestAQuestionSurfacesOnABlockedPoll(t *testing.T) {
 		}
 	case <-ctx.Done():
 		t.Fatal("the asker got nothing")
-	}
-}
-
-// Two workers ask at once; the answers, given in the other order, each meet
-// their own. Fails when a turn takes another one's answer.
-func TestTwoQuestionsAtOnceEachMeetTheirAnswer(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
-	m := addMain(t, ctx, a, "lead")
-	names := []string{"one", "two"}
-	for _, name := range names {
-		addWorker(t, ctx, b, name, "--ask", "what for "+name+"?", "--reply-with", "ok")
-	}
-	seen(t, ctx, m, "one@hostb", "two@hostb")
-	questions := make([]mcp.SendResult, len(names))
-	var wg sync.WaitGroup
-	for i, name := range names {
-		wg.Go(func() {
-			r, err := m.Send(ctx, map[string]any{"to": name + "@hostb", "content": "go", "wait_seconds": 60})
-			if err != nil || r.Question == nil {
-				t.Errorf("the send to %s returned %+v (%v)", name, r, err)
-			}
-			questions[i] = r
-		})
-	}
-	wg.Wait()
-	if t.Failed() {
-		return
-	}
-	for i := len(names) - 1; i >= 0; i-- {
-		if want := "what for " + names[i] + "?"; questions[i].Question.Content != want {
-			t.Fatalf("the send to %s got %q", names[i], questions[i].Question.Content)
-		}
-		r, err := m.Answer(ctx, map[string]any{"turn_id": questions[i].TurnID, "content": "for " + names[i], "wait_seconds": 60})
-		if err != nil || r.Reply == nil || r.Reply.Content != "ok (answer: for "+names[i]+")" {
-			t.Fatalf("%s replied %+v (%v)", names[i], r, err)
-		}
 	}
 }
 

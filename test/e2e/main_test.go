@@ -1,5 +1,5 @@
 // Package e2e holds what a user relies on, shown with whole gateways: two
-// processes, a real broker, agents in panes and real MCP clients.
+// or three processes, a real broker, agents in panes and real MCP clients.
 package e2e
 
 import (
