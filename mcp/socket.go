@@ -83,7 +83,10 @@ func privateDir(dir string) error {
 		return socketFault(err, dir)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return fault.New(fault.NotAllowed, "other users can look into %s, where the unix socket lies; run `chmod 700 %s`.", dir, dir)
+		return fault.New(fault.NotAllowed, "other users can look into %s, where the unix socket lies; run: chmod 0700 %s", dir, dir)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		return fault.New(fault.NotAllowed, "%s, where the unix socket lies, belongs to user %d and the daemon runs as user %d; make sure it is yours and run: chown %d %s", dir, stat.Uid, os.Geteuid(), os.Geteuid(), dir)
 	}
 	return nil
 }

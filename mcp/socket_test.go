@@ -35,7 +35,7 @@ func TestSocketIsPrivate(t *testing.T) {
 	if err := os.Chmod(open, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listenSocket(filepath.Join(open, "b.sock")); err == nil || !strings.Contains(err.Error(), "chmod 700") {
+	if _, err := listenSocket(filepath.Join(open, "b.sock")); err == nil || !strings.Contains(err.Error(), "chmod 0700") {
 		t.Errorf("in a directory that others can look into: %v", err)
 	}
 }

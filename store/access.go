@@ -41,8 +41,8 @@ func checkFile(path string) error {
 // text.
 func checkAccess(what, path string, info fs.FileInfo, mode fs.FileMode) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		return fault.New(fault.StoreUnavailable, "the %s %s belongs to user %d but the gateway runs as %d; run it as that user or \"chown\" it",
-			what, path, st.Uid, os.Geteuid())
+		return fault.New(fault.StoreUnavailable, "the %s %s belongs to user %d but the gateway runs as %d; run it as that user, or run: chown %d %s",
+			what, path, st.Uid, os.Geteuid(), os.Geteuid(), path)
 	}
 	if have := info.Mode().Perm(); have&0o077 != 0 {
 		return fault.New(fault.StoreUnavailable, "the %s %s is open to other users (mode %04o); run: chmod %04o %s", what, path, have, mode, path)

@@ -79,6 +79,9 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 		log.Info("made the key of this gateway; show it with `bridged keys show`, and have other hosts trust it", "file", cfg.KeyPath())
 	}
 	public := publicKey(key)
+	if err := keys.CheckDir(cfg.TrustDir); err != nil {
+		return nil, err
+	}
 	if g.trust, err = keys.OpenTrust(cfg.TrustDir, cfg.Host, public); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -34,7 +35,7 @@ func TestTwoHostsTrustEachOther(t *testing.T) {
 	file := a.write("usb/hostb.pub", shown.out)
 	a.want(result{out: "host\tfingerprint\nhostb\t" + print + "\n"}, "keys", "trust", file)
 	list := a.run("keys", "list")
-	if list.code != 0 || !strings.Contains(list.out, "hosta (this host)\tSHA256:") || !strings.Contains(list.out, "hostb\t"+print+"\n") {
+	if list.code != 0 || !strings.Contains(list.out, "hosta (this host)\tSHA256:") || !strings.Contains(list.out, "hostb\t"+print+"\t20") {
 		t.Errorf("%+v", list)
 	}
 	var got struct {
@@ -43,6 +44,37 @@ func TestTwoHostsTrustEachOther(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(a.run("keys", "list", "--json").out), &got); err != nil || len(got.Trusted) != 2 || got.Trusted[1].Fingerprints[0] != print || !got.Trusted[0].Self {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Fault: a change of keys does not print what other hosts need, changes something
+// before it is applied, or leaves the list without the day of a key.
+func TestKeysRotate(t *testing.T) {
+	w := newWorld(t)
+	w.deps.Rand = rand.Reader
+	if r := w.run("keys", "rotate", "--apply"); r.code != 1 || !strings.Contains(r.err, "there is no next key yet") {
+		t.Errorf("without a next key: %+v", r)
+	}
+	was := w.run("keys", "show").out
+	next := w.run("keys", "rotate")
+	lines := strings.SplitAfter(next.out, "\n")
+	if next.code != 0 || len(lines) != 3 || lines[0] != was || lines[1] == was || w.run("keys", "show").out != was {
+		t.Fatalf("the next key: %+v, it was %s", next, was)
+	}
+	if r := w.run("keys", "rotate"); r.out != next.out {
+		t.Errorf("once more it is another: %+v", r)
+	}
+	if r := w.run("keys", "rotate", "--apply"); r.code != 0 || w.run("keys", "show").out != lines[1] {
+		t.Errorf("applied: %+v", r)
+	}
+	var got struct{ Trusted []trusted }
+	if err := json.Unmarshal([]byte(w.run("keys", "list", "--json").out), &got); err != nil || len(got.Trusted) != 1 || len(got.Trusted[0].Fingerprints) != 2 {
+		t.Fatalf("the list: %+v, %v", got, err)
+	}
+	for _, since := range got.Trusted[0].Since {
+		if at, err := time.Parse(time.RFC3339, since); err != nil || time.Since(at) > time.Hour {
+			t.Errorf("a key is there since %s, %v", since, err)
+		}
 	}
 }
 

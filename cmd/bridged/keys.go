@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/ed25519"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,7 @@ func (a *app) keysCmd() *cobra.Command {
 		Short:   "Show this gateway's key, trust or revoke another's",
 		Long:    `Gateways believe each other by keys. Each shows its own (keys show), and each is told whom to trust (keys trust); trust is needed both ways.`,
 		GroupID: groupFleet,
-	}, a.keysShowCmd(), a.keysTrustCmd(), a.keysRevokeCmd(), a.keysListCmd())
+	}, a.keysShowCmd(), a.keysTrustCmd(), a.keysRotateCmd(), a.keysRevokeCmd(), a.keysListCmd())
 	config.AddFlags(cmd.PersistentFlags(), "host", "trust_dir")
 	return cmd
 }
@@ -80,7 +81,7 @@ there. A running daemon takes a new host up by itself.`,
 			if err != nil {
 				return err
 			}
-			host, prints, err := keys.Add(cfg.TrustDir, cfg.Host, pos[0], more)
+			host, prints, err := keys.Add(cfg.TrustDir, cfg.Host, pos[0], more, time.Now())
 			if err != nil {
 				return err
 			}
@@ -90,6 +91,73 @@ there. A running daemon takes a new host up by itself.`,
 	}
 	cmd.Flags().BoolVar(&more, "beside", false, "trust it beside the keys that its host has already, while that host changes its key")
 	return cmd
+}
+
+func (a *app) keysRotateCmd() *cobra.Command {
+	var apply bool
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Change this gateway's key, in two steps so that no message is refused",
+		Long: `Change the key of this gateway. First make the next one and print both, for the
+other hosts to trust the new one beside the old one:
+  bridged keys rotate > hosta.pub             # here
+  bridged keys trust --beside hosta.pub       # on every other host
+Once all have had it for ten seconds, put it in place and restart the daemon:
+  bridged keys rotate --apply
+When what was signed with the old one has arrived, at the latest after 7 days, the
+other hosts can let it go (bridged keys revoke HOST FINGERPRINT); at once, if the
+key has become known to somebody.`,
+		Args: cobra.NoArgs,
+		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
+			cfg, err := a.config(cmd)
+			if err != nil {
+				return err
+			}
+			was, err := a.ownKey(cfg)
+			if err != nil {
+				return err
+			}
+			var is ed25519.PublicKey
+			if apply {
+				was, is, err = keys.Rotate(cfg.KeyPath(), cfg.TrustDir, cfg.Host, time.Now())
+			} else {
+				var next ed25519.PrivateKey
+				if next, err = keys.Next(cfg.KeyPath(), a.Rand); err == nil {
+					is = next.Public().(ed25519.PublicKey)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			out := rotated{Host: cfg.Host, Was: keys.Fingerprint(was), Is: keys.Fingerprint(is), Applied: apply}
+			if !apply {
+				out.PublicKeys = []string{strings.TrimSpace(keys.PublicLine(cfg.Host, was)), strings.TrimSpace(keys.PublicLine(cfg.Host, is))}
+			}
+			return a.emit(out, func(w *printer) {
+				a.note("fingerprint of %s: %s, was %s", cfg.Host, out.Is, out.Was)
+				for _, line := range out.PublicKeys {
+					w.text(line + "\n")
+				}
+				if apply {
+					a.note("the new key is in place; restart the daemon to sign with it")
+				} else {
+					a.note("nothing is changed yet: have the other hosts trust it (keys trust --beside), then run this with --apply")
+				}
+			})
+		}),
+	}
+	cmd.Flags().BoolVar(&apply, "apply", false, "put the next key in place; every other host has to trust it by now")
+	return cmd
+}
+
+// rotated is the JSON of a change of keys; Is is the next one until it is
+// applied.
+type rotated struct {
+	Host       string   `json:"host"`
+	Was        string   `json:"was"`
+	Is         string   `json:"is"`
+	Applied    bool     `json:"applied"`
+	PublicKeys []string `json:"public_keys,omitempty"`
 }
 
 func (a *app) keysRevokeCmd() *cobra.Command {
@@ -126,26 +194,37 @@ type trusted struct {
 	Host         string   `json:"host"`
 	Self         bool     `json:"self,omitempty"`
 	Fingerprints []string `json:"fingerprints"`
+	Since        []string `json:"since,omitempty"` // one for each fingerprint
 }
 
 func printTrusted(w *printer, all []trusted) {
 	var rows [][]string
+	head := []string{"host", "fingerprint"}
+	for _, t := range all {
+		if t.Since != nil {
+			head = []string{"host", "fingerprint", "since"}
+		}
+	}
 	for _, t := range all {
 		host := t.Host
 		if t.Self {
 			host += " (this host)"
 		}
-		for _, p := range t.Fingerprints {
-			rows = append(rows, []string{host, p})
+		for i, p := range t.Fingerprints {
+			row := []string{host, p}
+			if t.Since != nil {
+				row = append(row, t.Since[i])
+			}
+			rows = append(rows, row)
 		}
 	}
-	w.table([]string{"host", "fingerprint"}, rows)
+	w.table(head, rows)
 }
 
 func (a *app) keysListCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the gateways that are trusted here",
+		Short: "List the gateways that are trusted here, by which keys and since when",
 		Args:  cobra.NoArgs,
 		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.config(cmd)
@@ -166,8 +245,22 @@ func (a *app) keysListCmd() *cobra.Command {
 			}{Problems: []string{}}
 			for _, host := range trust.Hosts() {
 				t := trusted{Host: host, Self: host == cfg.Host}
+				since, err := keys.Since(cfg.TrustDir, host)
+				if err != nil {
+					return err
+				}
+				if t.Self {
+					if since == nil {
+						since = map[string]time.Time{}
+					}
+					if since[keys.Fingerprint(pub)], err = keys.MadeAt(cfg.KeyPath()); err != nil {
+						return err
+					}
+				}
 				for _, k := range trust.Keys(host) {
-					t.Fingerprints = append(t.Fingerprints, keys.Fingerprint(k))
+					print := keys.Fingerprint(k)
+					t.Fingerprints = append(t.Fingerprints, print)
+					t.Since = append(t.Since, since[print].UTC().Format(time.RFC3339))
 				}
 				out.Trusted = append(out.Trusted, t)
 			}

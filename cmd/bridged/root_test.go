@@ -20,7 +20,7 @@ func TestUsageErrors(t *testing.T) {
 		{"snd x y", `there is no command "bridged snd"; did you mean 'bridged send'?`},
 		{"nonsense", `there is no command "bridged nonsense"; see 'bridged --help'`},
 		{"keys shwo", `there is no command "bridged keys shwo"; did you mean 'bridged keys show'?`},
-		{"keys", "bridged keys needs a command: show, trust, revoke, list"},
+		{"keys", "bridged keys needs a command: show, trust, rotate, revoke, list"},
 		{"send", "accepts between 1 and 2 arg(s), received 0; see 'bridged send --help'"},
 		{"send x y --wiat 5", "unknown flag: --wiat; see 'bridged send --help'"},
 		{"poll now", `unknown command "now" for "bridged poll"; see 'bridged poll --help'`},

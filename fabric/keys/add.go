@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
@@ -21,8 +22,9 @@ import (
 // Our own host self can't be added, nor a key that is another host's already.
 // A host that is trusted with other keys is a fault.Conflict, unless more asks
 // for the new keys beside the old ones, for the time in which the host changes
-// its key. Keys that are trusted already are no error.
-func Add(dir, self, file string, more bool) (host string, fingerprints []string, err error) {
+// its key. Keys that are trusted already are no error. The lines say since when
+// they are there, which is now.
+func Add(dir, self, file string, more bool, now time.Time) (host string, fingerprints []string, err error) {
 	host, keys, err := readOffer(file)
 	if err != nil {
 		return "", nil, err
@@ -38,7 +40,7 @@ func Add(dir, self, file string, more bool) (host string, fingerprints []string,
 	if err := checkOffer(known, host, keys, more); err != nil {
 		return "", nil, err
 	}
-	if err := appendKeys(path, host, without(keys, known[host]...)); err != nil {
+	if err := appendKeys(path, host, without(keys, known[host]...), now); err != nil {
 		return "", nil, err
 	}
 	return host, fingerprintsOf(keys), nil
@@ -65,17 +67,36 @@ func Revoke(dir, host, fingerprint string) ([]string, error) {
 	if len(problems) > 0 {
 		return nil, problems[0] // would be lost by writing the file anew
 	}
-	i := slices.IndexFunc(keys, func(k ed25519.PublicKey) bool { return Fingerprint(k) == fingerprint })
-	if i < 0 {
+	if !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return Fingerprint(k) == fingerprint }) {
 		return nil, fault.New(fault.BadRequest, "host %s has no key %.80q; see `bridged keys list`", host, fingerprint)
 	}
 	if len(keys) == 1 {
 		return Revoke(dir, host, "")
 	}
-	if err := publish(path, publicLines(host, without(keys, keys[i])), publicMode, false); err != nil {
+	if err := dropKey(path, fingerprint); err != nil {
 		return nil, err
 	}
 	return []string{fingerprint}, nil
+}
+
+// dropKey takes the lines with one key out of a trust file and leaves all others
+// as they are, comments too.
+func dropKey(path, fingerprint string) error {
+	text, mode, err := readOwn(path, publicModes, false)
+	if err != nil {
+		return asFault(err, path)
+	}
+	var left []byte
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(strings.SplitN(line, "#", 2)[0])
+		if len(words) > 0 {
+			if e, _ := parseLine(words); e.pub != nil && Fingerprint(e.pub) == fingerprint {
+				continue
+			}
+		}
+		left = append(left, line...)
+	}
+	return publish(path, left, mode, false)
 }
 
 // readOffer reads a file that came from another host. Whoever calls has decided
@@ -153,26 +174,26 @@ func checkOffer(known keysByHost, host string, keys []ed25519.PublicKey, more bo
 		host, Fingerprint(known[host][0]), Fingerprint(strange[0]))
 }
 
-// appendKeys adds lines to a trust file and leaves those in it as they are.
-func appendKeys(path, host string, keys []ed25519.PublicKey) error {
+// appendKeys adds lines to a trust file and leaves those in it, and its mode, as
+// they are.
+func appendKeys(path, host string, keys []ed25519.PublicKey, now time.Time) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	text, err := readOwn(path, publicModes, false)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	text, mode, err := readOwn(path, publicModes, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		mode, err = publicMode, nil
+	}
+	if err != nil {
 		return asFault(err, path)
 	}
 	if len(text) > 0 && text[len(text)-1] != '\n' {
 		text = append(text, '\n')
 	}
-	return publish(path, append(text, publicLines(host, keys)...), publicMode, false)
-}
-
-func publicLines(host string, keys []ed25519.PublicKey) (text []byte) {
 	for _, pub := range keys {
-		text = append(text, PublicLine(host, pub)...)
+		text = append(text, strings.TrimSuffix(PublicLine(host, pub), "\n")+" # "+sinceMark+now.UTC().Format(time.RFC3339)+"\n"...)
 	}
-	return text
+	return publish(path, text, mode, false)
 }
 
 func fingerprintsOf(keys []ed25519.PublicKey) (all []string) {

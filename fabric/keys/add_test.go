@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"fleetd/fault"
 )
@@ -35,12 +36,12 @@ func TestAdd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "config", "trust")
 			for range 2 { // the second time changes nothing
-				host, prints, err := Add(dir, "hosta", file, false)
+				host, prints, err := Add(dir, "hosta", file, false, today)
 				if err != nil || host != "hostb" || !slices.Equal(prints, []string{Fingerprint(pubOf(1))}) {
 					t.Fatalf("Add: %q, %v, %v", host, prints, err)
 				}
 			}
-			if got := read(t, filepath.Join(dir, "hostb.pub")); got != PublicLine("hostb", pubOf(1)) {
+			if got := read(t, filepath.Join(dir, "hostb.pub")); got != strings.TrimSpace(PublicLine("hostb", pubOf(1)))+" # since 2026-11-30T08:00:00Z\n" {
 				t.Errorf("wrote %q", got)
 			}
 			trust := open(t, dir)
@@ -75,7 +76,7 @@ func TestAddRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := trustDir(t, "hostb.pub", b, "hostc.pub", c)
-			host, prints, err := Add(dir, "hosta", offer(t, tc.file, tc.text), tc.more)
+			host, prints, err := Add(dir, "hosta", offer(t, tc.file, tc.text), tc.more, time.Now())
 			if host != "" || prints != nil || fault.CodeOf(err) != tc.want {
 				t.Errorf("Add: %q, %v, %v; want %s", host, prints, err, tc.want)
 			}
@@ -84,15 +85,56 @@ func TestAddRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := Add(trustDir(t), "hosta", filepath.Join(t.TempDir(), "none"), false); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := Add(trustDir(t), "hosta", filepath.Join(t.TempDir(), "none"), false, time.Now()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such file: %v", err)
+	}
+}
+
+var today = time.Date(2026, 11, 30, 9, 0, 0, 0, time.FixedZone("", 3600))
+
+// Fails when the day on which a key was trusted is lost or made up, or when a
+// file that is rewritten loses a comment or gets a wider mode.
+func TestSinceWhenAKeyIsTrusted(t *testing.T) {
+	dir := trustDir(t, "hostb.pub", "# Bea's machine\n"+PublicLine("hostb", pubOf(1)))
+	path := filepath.Join(dir, "hostb.pub")
+	before := today.AddDate(0, -1, 0)
+	if err := errors.Join(os.Chmod(path, 0o600), os.Chtimes(path, before, before)); err != nil {
+		t.Fatal(err)
+	}
+	want := func(n byte, at time.Time) {
+		t.Helper()
+		since, err := Since(dir, "hostb")
+		if got := since[Fingerprint(pubOf(n))]; err != nil || !got.Equal(at) {
+			t.Errorf("key %d is there since %s, %v; want %s", n, got, err, at)
+		}
+	}
+	want(1, before) // of a line that a person wrote its file tells
+	for n := byte(2); n <= 3; n++ {
+		if _, _, err := Add(dir, "hosta", offer(t, "x", PublicLine("hostb", pubOf(n))), true, today.AddDate(0, 0, int(n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Revoke(dir, "hostb", Fingerprint(pubOf(2))); err != nil {
+		t.Fatal(err)
+	}
+	want(3, today.AddDate(0, 0, 3))
+	want(2, time.Time{})
+	wantKeys(t, open(t, dir), "hostb", pubOf(1), pubOf(3))
+	if text := read(t, path); !strings.HasPrefix(text, "# Bea's machine\n") {
+		t.Errorf("wrote %q", text)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 || len(list(t, dir)) != 1 {
+		t.Errorf("the file: %v, %v, beside it %v", info.Mode(), err, list(t, dir))
+	}
+	if since, err := Since(dir, "hostz"); len(since) != 0 || err != nil {
+		t.Errorf("of a stranger: %v, %v", since, err)
 	}
 }
 
 // Fails when a new key replaces the old one, or a comment in the file is lost.
 func TestAddBesideTheOldKey(t *testing.T) {
 	dir := trustDir(t, "hostb.pub", "# Bea's machine\n"+strings.TrimSpace(PublicLine("hostb", pubOf(1))))
-	if _, prints, err := Add(dir, "hosta", offer(t, "x", PublicLine("hostb", pubOf(2))), true); err != nil || !slices.Equal(prints, []string{Fingerprint(pubOf(2))}) {
+	if _, prints, err := Add(dir, "hosta", offer(t, "x", PublicLine("hostb", pubOf(2))), true, time.Now()); err != nil || !slices.Equal(prints, []string{Fingerprint(pubOf(2))}) {
 		t.Fatalf("Add: %v, %v", prints, err)
 	}
 	wantKeys(t, open(t, dir), "hostb", pubOf(1), pubOf(2))
@@ -111,14 +153,14 @@ func TestAddWantsASoundPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{broken, wide, filepath.Join(broken, "hostb.pub")} {
-		if _, _, err := Add(dir, "hosta", file, true); err == nil {
+		if _, _, err := Add(dir, "hosta", file, true, time.Now()); err == nil {
 			t.Errorf("added to %s", dir)
 		}
 	}
 	if read(t, filepath.Join(broken, "hostb.pub")) != "rubbish" || len(list(t, wide)) != 0 {
 		t.Error("something was written")
 	}
-	if _, _, err := Add(trustDir(t, "hostz.pub", "rubbish"), "hosta", file, false); err != nil {
+	if _, _, err := Add(trustDir(t, "hostz.pub", "rubbish"), "hosta", file, false, time.Now()); err != nil {
 		t.Errorf("another host's file is in the way: %v", err)
 	}
 }

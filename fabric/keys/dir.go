@@ -67,9 +67,22 @@ func unread(err error) bool {
 	return fault.Is(err, fault.Internal) && !errors.Is(err, fs.ErrPermission)
 }
 
+// CheckDir refuses a trust directory that is another user's, or into which
+// others may put files. One that is not there is fine.
+func CheckDir(dir string) error {
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return asFault(err, dir)
+	}
+	return checkDir(dir, info)
+}
+
 func checkDir(dir string, info os.FileInfo) error {
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
-		return fault.New(fault.NotAllowed, "%s has mode %04o, so that others may add trusted keys; nobody is trusted until you look through it and run: chmod go-w %s", dir, mode, dir)
+		return fault.New(fault.NotAllowed, "%s has mode %04o, so that others may add trusted keys; nobody is trusted until you look through it and run: chmod %04o %s", dir, mode, mode&^0o022, dir)
 	}
 	return checkOwner(dir, info, false)
 }
@@ -80,7 +93,7 @@ func readFile(path string) (host string, keys []ed25519.PublicKey, problems []er
 	if !ok || !envelope.ValidHost(host) {
 		return "", nil, []error{fault.New(fault.BadRequest, "%q is not named <host>%s after a host id; rename or remove it", path, suffix)}
 	}
-	text, err := readOwn(path, publicModes, false)
+	text, _, err := readOwn(path, publicModes, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(path); err == nil {
 			return host, nil, []error{fault.New(fault.BadRequest, "%s is a link to nothing; mend or remove it", path)}

@@ -31,29 +31,31 @@ func Fingerprint(pub ed25519.PublicKey) string {
 
 // readOwn reads a small regular file that belongs to us, or where it is no
 // secret to root, and whose permissions are within allowed. The checks are made
-// on the open file, so that it can't be exchanged in between.
-func readOwn(path string, allowed os.FileMode, secret bool) ([]byte, error) {
+// on the open file, so that it can't be exchanged in between. It returns the
+// permissions too.
+func readOwn(path string, allowed os.FileMode, secret bool) ([]byte, os.FileMode, error) {
 	// Without O_NONBLOCK a named pipe would hold us up for ever.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fault.New(fault.BadRequest, "%s is no regular file; remove it or set another path", path)
+		return nil, 0, fault.New(fault.BadRequest, "%s is no regular file; remove it or set another path", path)
 	}
 	if err := checkOwner(path, info, secret); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if extra := info.Mode().Perm() &^ allowed; extra != 0 {
-		return nil, fault.New(fault.NotAllowed, "%s has mode %04o, so that others may %s it; make sure nobody did and run: chmod %04o %s",
+		return nil, 0, fault.New(fault.NotAllowed, "%s has mode %04o, so that others may %s it; make sure nobody did and run: chmod %04o %s",
 			path, info.Mode().Perm(), verb(secret), info.Mode().Perm()&allowed, path)
 	}
-	return readAll(path, f)
+	text, err := readAll(path, f)
+	return text, info.Mode().Perm(), err
 }
 
 // readAll reads r, which is the file path, if it is small.

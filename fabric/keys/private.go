@@ -66,7 +66,7 @@ func create(path string, rand io.Reader) (ed25519.PrivateKey, error) {
 
 // load reads the key file; fs.ErrNotExist if there is none.
 func load(path string) (ed25519.PrivateKey, error) {
-	text, err := readOwn(path, secretMode, true)
+	text, _, err := readOwn(path, secretMode, true)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"strings"
+	"time"
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
@@ -24,9 +25,13 @@ func PublicLine(host string, pub ed25519.PublicKey) string {
 
 // entry is one key line of a trust file.
 type entry struct {
-	pub  ed25519.PublicKey
-	host string // "" if the line doesn't say
+	pub   ed25519.PublicKey
+	host  string    // "" if the line doesn't say
+	since time.Time // zero if it doesn't say
 }
+
+// sinceMark begins the comment of a line that says since when it is there.
+const sinceMark = "since "
 
 // parsePublic reads a trust file: one key a line, in the form of PublicLine,
 // where the host may be left out. Blank lines, and whatever follows a #, mean
@@ -34,7 +39,7 @@ type entry struct {
 // without any key is an error too.
 func parsePublic(path string, text []byte) (entries []entry, problems []error) {
 	for i, line := range strings.Split(string(text), "\n") {
-		line, _, _ = strings.Cut(line, "#")
+		line, comment, _ := strings.Cut(line, "#")
 		words := strings.Fields(line)
 		if len(words) == 0 {
 			continue
@@ -44,6 +49,9 @@ func parsePublic(path string, text []byte) (entries []entry, problems []error) {
 			problems = append(problems, fault.New(fault.BadRequest,
 				"line %d of %s %s; write what `bridged keys show` prints on that host", i+1, path, why))
 			continue
+		}
+		if text, ok := strings.CutPrefix(strings.TrimSpace(comment), sinceMark); ok {
+			e.since, _ = time.Parse(time.RFC3339, text) // a comment can say anything
 		}
 		entries = append(entries, e)
 	}

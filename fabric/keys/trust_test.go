@@ -169,7 +169,7 @@ func TestTrustRefusesWhatOthersCanWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		trust := open(t, dir)
-		wantProblems(t, trust, "chmod go-w "+dir)
+		wantProblems(t, trust, "chmod 07")
 		wantKeys(t, trust, "hostb")
 		wantKeys(t, trust, "hosta", self)
 	}
@@ -281,7 +281,7 @@ func TestTrustIsConcurrent(t *testing.T) {
 			if err := os.WriteFile(file, []byte(PublicLine(host, pubOf(10+n))), 0o644); err != nil {
 				t.Error(err)
 			}
-			if _, _, err := Add(dir, "hosta", file, false); err != nil {
+			if _, _, err := Add(dir, "hosta", file, false, time.Now()); err != nil {
 				t.Error(err)
 			}
 			trust.Reload()

@@ -68,7 +68,7 @@ func (o home) trust(host string, key ed25519.PrivateKey) error {
 	if err := os.WriteFile(file, []byte(line), 0o600); err != nil {
 		return err
 	}
-	_, _, err := keys.Add(filepath.Join(o.dir, "trust"), o.host, file, false)
+	_, _, err := keys.Add(filepath.Join(o.dir, "trust"), o.host, file, false, time.Now())
 	return err
 }
 

@@ -231,7 +231,7 @@ func (h *Host) Trust(other *Host) error {
 	if err := os.WriteFile(file, []byte(line), 0o600); err != nil {
 		return err
 	}
-	_, _, err = keys.Add(h.trust(), h.Name, file, false)
+	_, _, err = keys.Add(h.trust(), h.Name, file, false, time.Now())
 	return err
 }
 

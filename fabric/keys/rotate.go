@@ -1,0 +1,56 @@
+package keys
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"fleetd/fault"
+)
+
+// nextSuffix ends the name of the key that will follow the gateway's own, until
+// it does.
+const nextSuffix = ".next"
+
+// Next returns the key that will follow the one in path, drawn now if there is
+// none yet. Nothing is signed with it before Rotate, so that others can be told
+// to trust it first.
+func Next(path string, rand io.Reader) (ed25519.PrivateKey, error) {
+	key, _, err := LoadOrCreate(path+nextSuffix, rand)
+	return key, err
+}
+
+// Rotate puts the key that Next drew in the place of the one in path, in one
+// step. The earlier one is first added to the trust file of our own host self:
+// what was signed with it stays known as ours (design §6, dead letters). Run
+// again after a crash it goes on.
+func Rotate(path, trustDir, self string, now time.Time) (was, is ed25519.PublicKey, err error) {
+	old, err := load(path)
+	if err != nil {
+		return nil, nil, asFault(err, path)
+	}
+	next, err := load(path + nextSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fault.New(fault.BadRequest, "there is no next key yet; run `bridged keys rotate` without --apply, and have the other hosts trust what it prints")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	was, is = old.Public().(ed25519.PublicKey), next.Public().(ed25519.PublicKey)
+	file := filepath.Join(trustDir, self+suffix)
+	if err := usable(trustDir, file); err != nil {
+		return nil, nil, err
+	}
+	_, known, _ := readFile(file) // usable has said what is wrong with it
+	if err := appendKeys(file, self, without([]ed25519.PublicKey{was}, known...), now); err != nil {
+		return nil, nil, err
+	}
+	if err := errors.Join(os.Rename(path+nextSuffix, path), syncDir(filepath.Dir(path))); err != nil {
+		return nil, nil, fault.Wrap(err, fault.Internal, "could not put the new key in place; see that %s is yours, and run it again", filepath.Dir(path))
+	}
+	return was, is, nil
+}

@@ -1,0 +1,62 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// What has to be this user's alone and is not keeps the daemon from starting,
+// and what it says mends it. Fails when it starts over a key, a store, a socket's
+// folder or a folder of trusted keys that others can reach or that is another's,
+// or when the command that it prints does not mend it.
+func TestWhatOthersCanReachIsRefusedAtTheStart(t *testing.T) {
+	t.Attr("threat", "U1 U2")
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
+	defer cancel()
+	sockets := t.TempDir()
+	if err := os.Chmod(sockets, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f := newFleet(t, "")
+	h := addHost(t, ctx, f, "hosta", "BRIDGED_SOCKET="+filepath.Join(sockets, "s"))
+	if err := h.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(f.Dir, "hosta")
+	if err := os.MkdirAll(filepath.Join(dir, "trust"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	modes := map[string]os.FileMode{
+		filepath.Join(dir, "data"): 0o755, filepath.Join(dir, "data", "gateway.key"): 0o640, filepath.Join(dir, "data", "bridged.db"): 0o604,
+		filepath.Join(dir, "trust"): 0o777, sockets: 0o711,
+	}
+	mend := regexp.MustCompile(`run: (ch\w+) (\d+) (/\S+)`)
+	for path, mode := range modes {
+		spoil := map[string]func() error{"mode": func() error { return os.Chmod(path, mode) }}
+		if os.Geteuid() == 0 { // nobody else can give a file away
+			spoil["owner"] = func() error { return os.Chown(path, 65534, -1) }
+		}
+		for what, do := range spoil {
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+			out, errs, err := bridged(ctx, h, "serve")
+			m := mend.FindStringSubmatch(strings.TrimSuffix(errs, ")\n"))
+			if err == nil || m == nil || m[3] != path {
+				t.Fatalf("over %s with another %s: %v: %s%s", path, what, err, out, errs)
+			}
+			if out, err := exec.CommandContext(ctx, m[1], m[2], m[3]).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %v, %s", m, err, out)
+			}
+		}
+	}
+	if err := h.Start(ctx); err != nil {
+		t.Errorf("mended, it does not start: %v", err)
+	}
+}
