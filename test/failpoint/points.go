@@ -85,7 +85,8 @@ var (
 	upgrade = []Path{Upgrade}
 )
 
-// Points is the table of all names, in the order of a message's trip.
+// Points is the table of all names, in the order of a message's trip. It is
+// written without calls, so that a daemon without failpoints does not hold it.
 var Points = []Point{
 	// A call, and what leaves.
 	{"outbox.local.before", Sender, local, Ordinary},
@@ -109,7 +110,7 @@ var Points = []Point{
 
 	// What arrives.
 	{"inbox.accept.before", Receiver, across, Ordinary},
-	{"inbox.accept.held", Receiver, append(spread, across...), Ordinary},
+	{"inbox.accept.held", Receiver, []Path{Spread, Forward, Reply, Mail}, Ordinary},
 	{"inbox.deliver.before", Receiver, local, Ordinary},
 	{"inbox.deliver.after", Receiver, local, Ordinary},
 
@@ -117,7 +118,7 @@ var Points = []Point{
 	{"inbox.deferred.before", Receiver, brief, Waiting},
 	{"outbox.deferred.before", Sender, forward, Waiting},
 	{"inbox.injecting.before", Receiver, brief, Ordinary},
-	{"inbox.injecting.after", Receiver, append(spread, brief...), Ordinary},
+	{"inbox.injecting.after", Receiver, []Path{Spread, Forward, Local}, Ordinary},
 	{"inbox.injecting.acked", Receiver, brief, Ordinary},
 	{"herdr.paste.after", Receiver, brief, Ordinary},
 	{"herdr.enter.before", Receiver, brief, Ordinary},
@@ -133,7 +134,7 @@ var Points = []Point{
 	{"outbox.replied.before", Receiver, reply, Ordinary},
 	{"inbox.pull.offered", Receiver, pull, Ordinary},
 	{"inbox.pull.written", Receiver, pull, Ordinary},
-	{"inbox.pull.drained", Receiver, append(spread, pull...), Ordinary},
+	{"inbox.pull.drained", Receiver, []Path{Spread, Reply, Mail}, Ordinary},
 	{"inbox.pull.acked", Receiver, pull, Ordinary},
 
 	// What goes wrong, and who is told.
