@@ -118,3 +118,38 @@ func TestWhatAFloodIs(t *testing.T) {
 		t.Errorf("%+v", j)
 	}
 }
+
+// Fails when mail that nobody was too fast with is refused: what was handed
+// back and comes again, or what our own migration brings all at once.
+func TestMailIsNoFloodBecauseItComesAgainOrIsOurOwn(t *testing.T) {
+	const perPair = 2
+	fl := newFleet(t, rabbit.URI(t))
+	a := fl.up("hosta")
+	b := fl.gateway("hostb", func(c *Config, _ *Deps) { c.PerPair = perPair })
+	pass, _ := clocked(b)
+	b.run().await(Connected)
+	from, to := fl.entity("hosta"), fl.entity("hostb")
+	box := b.attach(to)
+	for i := range floodSlack * perPair {
+		a.send(from, to, fmt.Sprint("mail ", i))
+	}
+	for range 3 {
+		for i := range floodSlack * perPair {
+			if d := got(t, "mail", box.mail); string(d.Body) != fmt.Sprint("mail ", i) {
+				t.Fatalf("%q came, want mail %d", d.Body, i)
+			}
+		}
+		pass(refreshAfter)
+	}
+	for i := range 10 * perPair {
+		b.send(to, to, fmt.Sprint("ours ", i))
+	}
+	for ours := 0; ours < 10*perPair; {
+		if d := got(t, "our own mail", box.mail); strings.HasPrefix(string(d.Body), "ours ") {
+			ours++
+		}
+	}
+	if n := b.Refusals()["rate_limited"]; n != 0 {
+		t.Errorf("%d were refused", n)
+	}
+}

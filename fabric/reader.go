@@ -111,7 +111,7 @@ func (r *reader) judge(d *amqp.Delivery) (env *envelope.Envelope, j judgement) {
 func (r *reader) act(m *parked, j judgement) {
 	switch j.verdict {
 	case accept:
-		if r.f.verifier.counts(r.place, m.env) {
+		if !m.d.Redelivered && r.f.verifier.counts(r.place, m.env) { // what was put back was counted when it came first
 			if j = r.floods.take(r.f.deps.Now(), m.env); j.verdict == refuse {
 				r.refuse(m, j)
 				return
