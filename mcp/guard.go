@@ -17,8 +17,11 @@ import (
 	mcpgo "github.com/mark3labs/mcp-go/mcp"
 )
 
-// bodyTimeout bounds the reading of one request body.
-const bodyTimeout = 30 * time.Second
+// The reading of one request is bounded, so that slow clients hold nothing up.
+const (
+	bodyTimeout   = 30 * time.Second
+	headerTimeout = 10 * time.Second
+)
 
 // guard stands before every path of the TCP listener: a web page in the
 // user's browser can reach the loopback port (design §13).
@@ -67,6 +70,11 @@ func (s *Server) hostAllowed(hostport string) bool {
 func (s *Server) outermost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		res := newResponse(w, r)
+		if r.ContentLength != 0 {
+			// Of every body, also of one that nobody reads: before an answer
+			// goes out, the rest of the body is waited for.
+			_ = res.rc.SetReadDeadline(time.Now().Add(s.bodyWait)) // recorders of tests have none
+		}
 		defer func() {
 			p := recover()
 			if p == nil {
@@ -87,15 +95,15 @@ func (s *Server) outermost(next http.Handler) http.Handler {
 	})
 }
 
-// body reads a request's body within the cap and within bodyTimeout. The JSON
+// body reads a request's body within the cap and in time. The JSON
 // decoder would make another text of what is no UTF-8.
 func (s *Server) body(w http.ResponseWriter, r *http.Request) ([]byte, *fault.Error) {
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // recorders of tests have none
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.BodyLimit))
-	// Must be lifted: a deadline that passes during a wait would look like a
-	// client that hung up.
-	_ = rc.SetReadDeadline(time.Time{})
+	if err == nil {
+		// Must be lifted: a deadline that passes during a wait would look like a
+		// client that hung up.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // recorders of tests have none
+	}
 	if err == nil && !utf8.Valid(b) {
 		return nil, fault.New(fault.BadContent, "the request is not valid UTF-8; send text, and binary data as a file path.")
 	}

@@ -60,7 +60,9 @@ type Server struct {
 	PeerUID func(net.Conn) (uint32, error)
 	Now     func() time.Time // nil: time.Now
 
-	progress time.Duration // between two signs of progress; 0: progressEvery
+	progress   time.Duration // between two signs of progress; 0: progressEvery
+	bodyWait   time.Duration // for one request's body; 0: bodyTimeout
+	headerWait time.Duration // for its header; 0: headerTimeout
 
 	once     sync.Once
 	bindErr  error
@@ -90,6 +92,12 @@ func (s *Server) bind() error {
 	}
 	if s.progress == 0 {
 		s.progress = progressEvery
+	}
+	if s.bodyWait == 0 {
+		s.bodyWait = bodyTimeout
+	}
+	if s.headerWait == 0 {
+		s.headerWait = headerTimeout
 	}
 	if s.Now == nil {
 		s.Now = time.Now
@@ -193,7 +201,7 @@ func (s *Server) newStreamable() *server.StreamableHTTPServer {
 func (s *Server) newHTTP(base context.Context, h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           s.outermost(h),
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: s.headerWait,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          s.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),

@@ -1,0 +1,78 @@
+package mcp
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Fails when clients that begin a request and do not end it, or send no end of
+// a header, hold others up, or are waited for without end.
+func TestSlowClientsHoldNobodyUp(t *testing.T) {
+	t.Attr("threat", "U6")
+	r := start(t, func(s *Server) { s.bodyWait, s.headerWait = time.Second, time.Second })
+	dial := func(text string) net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	post := func(path, token string) string {
+		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"to\":", path, token)
+	}
+	var bodies, refused, headers []net.Conn
+	for range 20 {
+		bodies = append(bodies, dial(post("/api/v1/send", "tok-ann")), dial(post("/mcp", "tok-ann")))
+		refused = append(refused, dial(post("/api/v1/send", "x")), dial(post("/mcp", "x")), dial(post("/nowhere", "x")))
+		headers = append(headers, dial("POST /api/v1/send HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "))
+	}
+	if status, body, _ := r.do(t, request{method: "POST", path: "/api/v1/whoami", body: "{}", header: bearerAnn}); status != 200 {
+		t.Errorf("beside slow clients: %d %s", status, body)
+	}
+	for _, conn := range bodies {
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("a body that does not end: %v", err)
+		}
+		text, _ := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if res.StatusCode != 400 || !strings.Contains(string(text), "BAD_REQUEST") {
+			t.Errorf("a body that does not end: %d %s", res.StatusCode, text)
+		}
+	}
+	for _, conn := range refused { // whose body nobody reads
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("a body that nobody wants: %v", err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != 401 && res.StatusCode != 404 {
+			t.Errorf("a body that nobody wants: %d", res.StatusCode)
+		}
+	}
+	for _, conn := range headers {
+		if text, err := io.ReadAll(conn); err != nil {
+			t.Errorf("a header that does not end: %q, %v", text, err)
+		}
+	}
+	// One more than a server of Go takes beyond what it was told.
+	huge := dial("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+	go func() { _, _ = fmt.Fprintf(huge, "X-Huge: %s\r\n\r\n", strings.Repeat("x", 1<<20)) }() // it is cut off
+	if res, err := http.ReadResponse(bufio.NewReader(huge), nil); err == nil && res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header of a MiB: %d", res.StatusCode)
+	}
+}
