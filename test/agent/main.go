@@ -33,6 +33,7 @@ type flags struct {
 	opts    Options
 	script  Script
 	logPath string
+	bytes   string
 }
 
 func parse(args []string) (*flags, error) {
@@ -47,6 +48,7 @@ func parse(args []string) (*flags, error) {
 	fs.StringVar(&f.opts.Kind, "kind", called, "claude, codex or opencode")
 	fs.StringVar(&f.opts.Control, "control", "", "path of the control socket")
 	fs.StringVar(&f.logPath, "log", "", "path of the event log (JSON lines, appended)")
+	fs.StringVar(&f.bytes, "bytes", "", "path of a file that gets every byte of the terminal's input (appended)")
 	fs.DurationVar(&f.opts.SlowStart, "slow-start", 0, "draw nothing this long")
 	fs.BoolVar(&f.opts.Trust, "trust", false, "begin with the trust dialog")
 	fs.BoolVar(&f.opts.Login, "login", false, "not logged in")
@@ -98,6 +100,14 @@ func run(args []string) (int, error) {
 		}
 		defer file.Close()
 		f.opts.Log = file
+	}
+	if f.bytes != "" {
+		file, err := os.OpenFile(f.bytes, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return 1, fmt.Errorf("open the file of input bytes: %w", err)
+		}
+		defer file.Close()
+		f.opts.Bytes = file
 	}
 	if url := os.Getenv("BRIDGED_URL"); url != "" {
 		session, err := NewSession(f.opts.Kind, url, os.Getenv("BRIDGED_TOKEN"), os.Getenv("HERDR_PANE_ID"))

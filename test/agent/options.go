@@ -12,7 +12,8 @@ type Options struct {
 	Cols, Rows int    // of the terminal; zero: 80x24
 	Brain      Brain  // gets every prompt; nil: turns end after a moment
 	Log        io.Writer
-	Control    string // path of the control socket; empty: none
+	Bytes      io.Writer // gets every byte that the terminal gave, before it is read; nil: nobody
+	Control    string    // path of the control socket; empty: none
 
 	// Raw puts the terminal into raw mode; it is called when the program gets
 	// that far. Nil: the terminal is raw already.

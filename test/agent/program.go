@@ -120,6 +120,12 @@ func (p *program) read(in io.Reader) {
 		n, err := in.Read(buf)
 		if n > 0 {
 			b := append([]byte(nil), buf[:n]...)
+			if p.opts.Bytes != nil {
+				if _, err := p.opts.Bytes.Write(b); err != nil {
+					p.post(func() { p.exit(1) })
+					return
+				}
+			}
 			if !p.post(func() { p.input(b) }) {
 				return
 			}
