@@ -152,8 +152,8 @@ func TestWrongArgumentsAreRefusedInWords(t *testing.T) {
 	}
 }
 
-// Fails if the old daemon's `target` no longer names the recipient of a send
-// and the filter of a poll.
+// Fails if the old daemon's `target` no longer names the recipient of a send or
+// a question, and the filter of a poll.
 func TestTargetStillWorks(t *testing.T) {
 	r := start(t)
 	c := dial(t, r.url, "tok-ann", eras["legacy"])
@@ -165,6 +165,9 @@ func TestTargetStillWorks(t *testing.T) {
 	}
 	if s, text, _ := mustCall(t, c, "bridge_poll", map[string]any{"target": "wQ:p2", "wait_seconds": 0.0}); s["note"] != "wQ:p2" {
 		t.Errorf("poll: %s", text)
+	}
+	if s, text, _ := mustCall(t, c, "bridge_ask", map[string]any{"target": "wQ:p2", "question": "which?"}); s["answer"] != "which?" {
+		t.Errorf("ask: %s", text)
 	}
 }
 

@@ -65,14 +65,16 @@ func (o *oldDaemon) replied(pane string, m amqp.Publishing) {
 }
 
 // consume takes mail, one at a time, as the old daemon does, and acks none.
-func (o *oldDaemon) consume(pane string) {
+func (o *oldDaemon) consume(pane string) <-chan amqp.Delivery {
 	o.t.Helper()
 	if err := o.ch.Qos(1, 0, false); err != nil {
 		o.t.Fatal(err)
 	}
-	if _, err := o.ch.Consume(migrations.QueueOf(pane), "", false, false, false, false, nil); err != nil {
+	mail, err := o.ch.Consume(migrations.QueueOf(pane), "", false, false, false, false, nil)
+	if err != nil {
 		o.t.Fatal(err)
 	}
+	return mail
 }
 
 func (o *oldDaemon) stop() {
@@ -122,7 +124,8 @@ func bridged(ctx context.Context, h *fleet.Host, args ...string) (out, errs stri
 // People stop the old daemon, start this one as docs/upgrade.md tells, and go on.
 // Fails when an old reply is lost, comes twice, out of order or from somebody
 // else, when mail is moved while the old daemon runs, when the daemon does not
-// say that mail is left, or when the primary needs a token or other words.
+// say that mail is left, when the primary needs a token or other words, or when
+// an old daemon on another host of the same broker is disturbed.
 func TestUpgradeFromTheOldDaemon(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*bound)
@@ -157,6 +160,24 @@ func TestUpgradeFromTheOldDaemon(t *testing.T) {
 	want = append(want, "")
 	old.replied(gone, amqp.Publishing{Body: []byte("built")})
 	old.consume(pane)
+	other := "w" + strings.TrimSuffix(f.Prefix, ".") + "x:p2" // of another host, which stays as it is
+	elsewhere := startOld(t, uri, other)
+	theirs := elsewhere.consume(other)
+	worksOn := func(text string) {
+		t.Helper()
+		elsewhere.replied(other, amqp.Publishing{Body: []byte(text)})
+		select {
+		case d, ok := <-theirs:
+			if !ok || string(d.Body) != text {
+				t.Fatalf("the old daemon elsewhere got %q, %t; want %q", d.Body, ok, text)
+			}
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		case <-ctx.Done():
+			t.Fatalf("the old daemon elsewhere never got %q", text)
+		}
+	}
 
 	if err := a.Start(ctx); err != nil { // 3, before 1: mail is not moved beside it
 		t.Fatal(err)
@@ -183,6 +204,8 @@ func TestUpgradeFromTheOldDaemon(t *testing.T) {
 	if _, errs, err := bridged(ctx, a, commands[4]...); err == nil || !strings.Contains(errs, "CONFLICT") {
 		t.Fatalf("beside the old daemon: %v, %s", err, errs)
 	}
+	worksOn("beside a new one")
+	began := time.Now()
 	old.stop() // 1
 	if err := a.Stop(); err != nil {
 		t.Fatal(err)
@@ -231,6 +254,7 @@ func TestUpgradeFromTheOldDaemon(t *testing.T) {
 	if got := texts(t, ctx, primary, map[string]any{"target": pane}, "reviewer@hosta", len(want)); strings.Join(got, "|") != strings.Join(want, "|") {
 		t.Errorf("the reviewer's replies are %q, want %q", got, want)
 	}
+	t.Logf("from the stop of the old daemon to the last old reply: %s", time.Since(began).Round(time.Millisecond))
 	if got := texts(t, ctx, primary, map[string]any{}, "builder@hosta", 1); len(got) != 1 || got[0] != "built" {
 		t.Errorf("the builder's replies are %q", got)
 	}
@@ -243,6 +267,10 @@ func TestUpgradeFromTheOldDaemon(t *testing.T) {
 	}
 	if out, errs, err = bridged(ctx, a, "migrate"); err != nil || !strings.Contains(errs, "there is nothing to move") {
 		t.Errorf("afterwards: %v\n%s%s", err, out, errs)
+	}
+	worksOn("after the move")
+	if strings.Contains(a.Log(), migrations.QueueOf(other)) {
+		t.Errorf("the daemon talks of the old queue of another host")
 	}
 	if err := primary.Disconnect(); err != nil {
 		t.Error(err)
