@@ -13,7 +13,7 @@ GOTOOLCHAIN ?= auto
 export GOTOOLCHAIN
 
 .DEFAULT_GOAL := help
-.PHONY: help build install demo test bench crash lint fuzz attack
+.PHONY: help build install demo test foreign bench crash lint fuzz attack
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,13 @@ test: ## vet and all tests, with the race detector (RACE= without, PKG=./x for o
 	@test/setup go roots broker $(if $(RACE),compiler)
 	$(GO) vet $(PKG)
 	$(if $(RACE),CGO_ENABLED=1 )$(GO) test $(RACE) -count=1 -p 2 -timeout 25m $(TESTFLAGS) $(PKG)
+
+# npm ci takes what package-lock.json names and nothing else.
+foreign: ## the tools, used by an MCP client of others: the official TypeScript SDK
+	@test/setup go roots node
+	cd test/foreign && npm ci
+	$(GO) vet -tags foreign ./test/foreign
+	$(GO) test -tags foreign -count=1 -timeout 12m ./test/foreign
 
 bench: ## what the gateway adds to the raw path, with bars (BENCHFLAGS="--only trip --steps")
 	@test/setup go roots broker

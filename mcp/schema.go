@@ -38,14 +38,26 @@ func inputSchema[A any](args map[string]argument) json.RawMessage {
 	return encode(plainTypes(schema))
 }
 
-// outputSchema is the JSON schema of a result.
+// outputSchema is the JSON schema of a result, or of the error in its place: the
+// official SDK holds errors to it too, and keeps their words from the agent if
+// they do not fit.
 func outputSchema[R any]() json.RawMessage {
 	t := mcpgo.NewTool("", mcpgo.WithOutputSchema[R]())
 	b, err := json.Marshal(t.OutputSchema)
 	if err != nil {
 		panic(err) // a result type that has no schema: seen by every test
 	}
-	return encode(plainTypes(object(b)))
+	schema := object(b)
+	failed := object(encode(mcpgo.NewTool("", mcpgo.WithOutputSchema[faultBody]()).OutputSchema))
+	props, _ := schema["properties"].(map[string]any)
+	failure, _ := failed["properties"].(map[string]any)
+	props["error"] = failure["error"]
+	schema["anyOf"] = []any{
+		map[string]any{"required": schema["required"]},
+		map[string]any{"required": failed["required"]},
+	}
+	delete(schema, "required")
+	return encode(plainTypes(schema))
 }
 
 // plainTypes turns the type lists [null, x] of Go's slices into x: our results

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,10 +68,27 @@ func checkTool(t *testing.T, name string, tool mcpgo.Tool) {
 	}
 }
 
+// Fails if an error does not fit the output schema in place of a result, or a
+// result without its parts does: clients hold both to it.
+func TestAnOutputSchemaAdmitsErrors(t *testing.T) {
+	var schema struct {
+		objectSchema
+		Required []string
+		AnyOf    []struct{ Required []string }
+	}
+	if err := json.Unmarshal(outputSchema[ReplyResult](), &schema); err != nil {
+		t.Fatal(err)
+	}
+	if len(schema.AnyOf) != 2 || len(schema.Required) != 0 || schema.Properties["error"].Type != "object" ||
+		!slices.Contains(schema.AnyOf[0].Required, "state") || !slices.Equal(schema.AnyOf[1].Required, []string{"error"}) {
+		t.Errorf("the schema is %+v", schema)
+	}
+}
+
 type objectSchema struct {
 	Type       string
 	Additional json.RawMessage `json:"additionalProperties"`
-	Properties map[string]struct{ Description string }
+	Properties map[string]struct{ Type, Description string }
 }
 
 // Fails if a result stands only in the structure or only in the text: each
