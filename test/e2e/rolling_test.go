@@ -204,7 +204,7 @@ func whatOnlyTheLaterKnows(t *testing.T, ctx context.Context, a, b *side, names 
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := amqp.DialConfig(rabbit.URI(t), amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(rabbit.URI(t), amqp.Config{Heartbeat: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +322,7 @@ func rolled(t *testing.T, ctx context.Context, a, b *side, binary string) {
 // further headers each host signed.
 func tapWire(t *testing.T, uri string, names fabric.Names) func() map[string]map[string]bool {
 	t.Helper()
-	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,10 +29,11 @@ type oldDaemon struct {
 
 func startOld(t *testing.T, uri string, panes ...string) *oldDaemon {
 	t.Helper()
-	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: time.Minute}) // a busy machine misses shorter ones
 	if err != nil {
 		t.Fatal(err)
 	}
+	closes := conn.NotifyClose(make(chan *amqp.Error, 1))
 	ch, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)
@@ -48,6 +49,9 @@ func startOld(t *testing.T, uri string, panes ...string) *oldDaemon {
 	}
 	t.Cleanup(func() {
 		o.stop()
+		if why := <-closes; why != nil {
+			t.Errorf("the broker ended an old daemon's connection: %v", why)
+		}
 		if err := rabbit.Sweep(uri, queues, nil); err != nil {
 			t.Error(err)
 		}
