@@ -46,6 +46,8 @@ type box struct {
 
 	reminders  map[string]*reminder // of a main: by sender whose mail waits
 	announcing *announcement        // of a main: its line waits for the pane's gate
+	listens    bool                 // of a main: a client takes hints
+	greetAt    time.Duration        // uptime at which that client is told of what is held; 0: it was
 
 	waiters []*Waiter // the one that waits longest first
 	hunting bool      // another window is being asked for

@@ -59,21 +59,28 @@ func (in *Inbox) nudge(ctx context.Context, b *box) {
 	if in.cfg.Nudge == nil {
 		e.Pane = ""
 	}
+	switch {
+	case !listening:
+		b.listens, b.greetAt = false, 0
+	case !b.listens: // it is back, and nobody may have told it for an hour
+		b.listens, b.greetAt = true, now+nudgeFirst
+	}
 	quiet := Ended(e) || b.ready == 0 || len(b.waiters) > 0
 	if b.announcing != nil && (quiet || b.announcing.pane != e.Pane) {
 		b.announcing.cancel()
 	}
 	if b.ready == 0 {
-		b.reminders = nil // with the drain
+		b.reminders, b.greetAt = nil, 0 // with the drain
 	}
 	if quiet || e.Pane == "" && !listening {
 		return
 	}
 	due, newest := b.due(now, in.cfg.Now())
-	if len(due) == 0 || b.announcing != nil {
+	hints := b.greetAt != 0 && now >= b.greetAt
+	if len(due) == 0 && !hints || b.announcing != nil {
 		return
 	}
-	hints := false
+	b.greetAt = 0
 	for _, from := range due {
 		hints = hints || listening && !b.reminders[from].hinted
 		b.reminders[from].hinted = b.reminders[from].hinted || listening
@@ -146,7 +153,7 @@ func (in *Inbox) announce(ctx context.Context, b *box, e store.Entity, due []str
 	if hints {
 		in.cfg.Hints.Hint(b.gid, held, from)
 	}
-	done := e.Pane == "" || in.writeLine(ctx, b, e, in.cfg.Nudge(held, from))
+	done := e.Pane == "" || len(due) > 0 && in.writeLine(ctx, b, e, in.cfg.Nudge(held, from))
 	now, wall := in.cfg.Uptime(), in.cfg.Now().UnixMilli()
 	var told []*item
 	b.mu.Lock()

@@ -213,7 +213,7 @@ func (w *world) hints(c *clients, want int) {
 
 // Fails if a main without a pane is not hinted at what it holds, with growing
 // pauses, until it is drained; if nobody listens and that counts as told; or if
-// its return goes unseen.
+// a client that is back waits for the end of a long pause.
 func TestAClientThatListensIsHintedAtHeldMail(t *testing.T) {
 	w, c := newWorldOn(t, openStore(t)), &clients{}
 	w.begin(func(cfg *Config) { cfg.Hints = c })
@@ -234,6 +234,16 @@ func TestAClientThatListensIsHintedAtHeldMail(t *testing.T) {
 		w.hints(c, times)
 	}
 	same(t, "the hint", "1 from "+names{}.Name(sender), c.got()[0])
+	c.set(false)
+	w.swept(time.Second)
+	c.set(true) // it was started again, long before the next time
+	w.swept(0)
+	w.hints(c, times)
+	w.swept(nudgeFirst)
+	times++
+	w.hints(c, times)
+	w.swept(time.Minute)
+	w.hints(c, times)
 	batch, got := w.poll(e.GID, Filter{}, Limit{Max: 10})
 	same(t, "fetched", 1, len(got))
 	batch.Settle(true)
@@ -249,8 +259,11 @@ func TestAHintDoesNotWaitForThePane(t *testing.T) {
 	t.Cleanup(w.stop)
 	e := w.seated("m")
 	w.panes.gate("pane-m", "WORKING")
+	w.swept(nudgeFirst) // there is nothing to tell
+	w.swept(nudgeFirst)
 	w.deliver(w.brief(e.GID, "hello"))
 	w.swept(0)
+	w.hints(c, 0)
 	for range 3 {
 		w.swept(40 * time.Second)
 		w.hints(c, 1)

@@ -360,7 +360,11 @@ func aBroadcastInParts(t *testing.T, ctx context.Context, s *trio) {
 	if q, err := s.bob.Send(ctx, map[string]any{"to": "boss@hostc", "content": "do you hear from hosta?"}); err != nil || q.State != "queued" {
 		t.Errorf("between the others a message came to %+v, %v", q, err)
 	}
-	crew = append(crew, s.worker(t, ctx, 2, "late", "crew", "--replies", "-1"))
+	late := addWorker(t, ctx, s.hosts[2], "late", "--replies", "-1")
+	crew = append(crew, late)
+	if _, err := s.hosts[2].Register(ctx, mcp.RegisterArgs{Name: "late", Kind: "worker", Pane: late.Pane, Groups: []string{"crew"}}); err != nil {
+		t.Fatal(err)
+	}
 
 	s.proxy.Set(faultproxy.Pass)
 	s.ready(t, ctx)
