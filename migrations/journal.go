@@ -1,6 +1,8 @@
 package migrations
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,11 +38,15 @@ type entry struct {
 type progress struct {
 	Next  uint64  `json:"next"`
 	Batch []entry `json:"batch"` // in the order of the queue; some may have been moved
+	// Behind is how many messages stood behind the batch that had never been
+	// taken.
+	Behind int `json:"behind,omitempty"`
 }
 
 var (
 	bucketQueues = []byte("queues") // queue → progress
 	bucketIDs    = []byte("ids")    // queue's own message id → queue and entry of its first
+	bucketMoved  = []byte("moved")  // queue, 0, number → entry: all that was numbered
 )
 
 // owner is who had an id first.
@@ -60,7 +66,7 @@ func OpenJournal(path string) (*Journal, error) {
 		return nil, journalFault(err)
 	}
 	err = db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketQueues, bucketIDs} {
+		for _, name := range [][]byte{bucketQueues, bucketIDs, bucketMoved} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
@@ -80,13 +86,73 @@ func journalFault(err error) error {
 	return fault.Wrap(err, fault.StoreUnavailable, "the journal of the migration cannot be used; nothing was moved without it. Mend what the cause says and run this again")
 }
 
-// batch is what an earlier run numbered of queue and may not have moved.
-func (j *Journal) batch(queue string) (p progress, err error) {
-	err = j.db.View(func(tx *bolt.Tx) error { return read(tx, queue, &p) })
+// past is what earlier runs numbered of a queue, in its order: what they moved,
+// which a broker that is killed may hand out again because it lost the acks of
+// it, and behind that what they may not have moved.
+type past struct {
+	all    []entry
+	open   map[uint64]bool // numbers of those that may not have been moved
+	behind int             // how many more lay in the queue then
+	found  bool            // where it goes on is known: at all[0], if nobody else published between
+}
+
+func (j *Journal) past(queue string) (p past, err error) {
+	p.open = map[uint64]bool{}
+	err = j.db.View(func(tx *bolt.Tx) error {
+		var last progress
+		if err := read(tx, queue, &last); err != nil {
+			return err
+		}
+		p.behind = last.Behind
+		now := map[uint64]entry{}
+		for _, e := range last.Batch {
+			now[e.Number], p.open[e.Number] = e, true
+		}
+		c := tx.Bucket(bucketMoved).Cursor()
+		for k, v := c.Seek(movedKey(queue, 0)); k != nil && bytes.HasPrefix(k, movedKey(queue, 0)[:len(queue)+1]); k, v = c.Next() {
+			var e entry
+			if err := json.Unmarshal(v, &e); err != nil {
+				return fmt.Errorf("the record of a message of %s: %w", queue, err)
+			}
+			if newer, ok := now[e.Number]; ok {
+				e = newer
+				delete(now, e.Number)
+			}
+			p.all = append(p.all, e)
+		}
+		for _, e := range last.Batch { // what an older version numbered stands only here
+			if _, left := now[e.Number]; left {
+				p.all = append(p.all, e)
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return p, journalFault(err)
 	}
 	return p, nil
+}
+
+func movedKey(queue string, number uint64) []byte {
+	return binary.BigEndian.AppendUint64(append([]byte(queue), 0), number)
+}
+
+// forget drops what is known of a queue that is no more, but for its numbers.
+func (j *Journal) forget(queue string) error {
+	err := j.db.Update(func(tx *bolt.Tx) error {
+		c := tx.Bucket(bucketMoved).Cursor()
+		prefix := movedKey(queue, 0)[:len(queue)+1]
+		for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Seek(prefix) {
+			if err := c.Delete(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return journalFault(err)
+	}
+	return nil
 }
 
 func read(tx *bolt.Tx, queue string, p *progress) error {
@@ -112,7 +178,8 @@ const stale = 3 * 24 * time.Hour
 
 // number commits the batch that is about to be moved: known, which an earlier
 // run numbered, and behind it fresh, each with the next number.
-func (j *Journal) number(queue string, known []entry, fresh []Old, from, to string, ts int64) (all []entry, err error) {
+// behind is how many messages that were never taken stand behind it.
+func (j *Journal) number(queue string, known []entry, fresh []Old, behind int, from, to string, ts int64) (all []entry, err error) {
 	err = j.db.Update(func(tx *bolt.Tx) error {
 		var p progress
 		if err := read(tx, queue, &p); err != nil {
@@ -126,13 +193,20 @@ func (j *Journal) number(queue string, known []entry, fresh []Old, from, to stri
 			}
 			p.Next++
 			all = append(all, e)
+			text, err := json.Marshal(e)
+			if err != nil {
+				return err
+			}
+			if err := tx.Bucket(bucketMoved).Put(movedKey(queue, e.Number), text); err != nil {
+				return err
+			}
 		}
 		for i := range all {
 			if ts-all[i].TS > stale.Milliseconds() {
 				all[i].TS = ts
 			}
 		}
-		p.Batch = all
+		p.Batch, p.Behind = all, behind
 		return put(tx, bucketQueues, queue, p)
 	})
 	if err != nil {
@@ -188,24 +262,48 @@ func (j *Journal) done(queue string) error {
 // same content.
 const unmarked = 10 * time.Minute
 
-// again returns what of batch, which an earlier run numbered, lies at the head
-// of the queue now: messages are acked in their order, so it is an end of it.
-func again(batch []entry, head []Old, now time.Time) []entry {
-	for from := range batch {
-		rest := batch[from:]
-		if len(rest) <= len(head) && same(rest, head, now) {
-			return rest
+// recall returns what of batch, which stands at the head of a queue of that many
+// messages, earlier runs numbered. Acks are given in the order of the queue, so
+// what stands there again is an end of all that they numbered; how long an end,
+// say the length of the queue and the broker's mark on what was taken before.
+func (p *past) recall(batch []Old, ready int, now time.Time) (known []entry) {
+	if p.found && p.fits(0, batch, now) {
+		return p.cut(0, batch)
+	}
+	marked := 0
+	for marked < len(batch) && batch[marked].Redelivered {
+		marked++
+	}
+	from := len(p.all) - max(0, ready-p.behind)
+	if 0 < marked && marked < len(batch) {
+		from = max(from, len(p.all)-marked)
+	}
+	for from = max(from, 0); from < len(p.all); from++ {
+		if p.fits(from, batch, now) {
+			return p.cut(from, batch)
 		}
 	}
 	return nil
 }
 
-func same(entries []entry, head []Old, now time.Time) bool {
-	for i, e := range entries {
-		old := now.Sub(time.UnixMilli(e.TS)) > unmarked
-		if head[i].hash() != e.Hash || old && !head[i].Redelivered {
+// fits reports whether batch can be all[from:], as far as both go.
+func (p *past) fits(from int, batch []Old, now time.Time) bool {
+	for i, e := range p.all[from:] {
+		if i == len(batch) {
+			break
+		}
+		taken := batch[i].Redelivered || p.open[e.Number] && now.Sub(time.UnixMilli(e.TS)) <= unmarked
+		if batch[i].hash() != e.Hash || !taken {
 			return false
 		}
 	}
-	return true
+	return len(batch) > 0
+}
+
+// cut takes what batch is out of all, and what stands before it.
+func (p *past) cut(from int, batch []Old) []entry {
+	n := min(len(p.all)-from, len(batch))
+	known := p.all[from : from+n]
+	p.all, p.found = p.all[from+n:], n > 0
+	return known
 }

@@ -116,6 +116,9 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 		failpoint.Hit("migrate.delete.before")
 		r.count.Deleted, err = m.Broker.Delete(ctx, row.Queue)
 		failpoint.Hit("migrate.delete.after")
+		if r.count.Deleted {
+			err = errors.Join(err, m.Journal.forget(row.Queue))
+		}
 	}
 	return r.count, err
 }
@@ -127,23 +130,23 @@ func (r *run) all(ctx context.Context) error {
 		return err
 	}
 	r.count.Found = q.Ready
-	was, err := r.Journal.batch(r.row.Queue)
+	was, err := r.Journal.past(r.row.Queue)
 	if err != nil {
 		return err
 	}
 	for {
-		if err := r.alone(ctx); err != nil {
-			return err
-		}
-		batch, known, err := r.next(ctx, was.Batch)
+		ready, err := r.alone(ctx)
 		if err != nil {
 			return err
 		}
-		was.Batch = nil
+		batch, known, err := r.next(ctx, &was, ready)
+		if err != nil {
+			return err
+		}
 		if len(batch) == 0 {
 			return r.Journal.done(r.row.Queue)
 		}
-		if err := r.move(ctx, batch, known); err != nil {
+		if err := r.move(ctx, batch, known, max(0, ready-len(batch)-len(was.all))); err != nil {
 			return err
 		}
 		if r.Progress != nil {
@@ -152,32 +155,38 @@ func (r *run) all(ctx context.Context) error {
 	}
 }
 
-// alone refuses to go on beside the old daemon.
-func (r *run) alone(ctx context.Context) error {
+// alone refuses to go on beside the old daemon, and says how many messages the
+// queue has.
+func (r *run) alone(ctx context.Context) (ready int, err error) {
 	q, err := r.Broker.Look(ctx, r.row.Queue)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if q.Consumers > 0 {
-		return consumed(r.row.Queue)
+		return 0, consumed(r.row.Queue)
 	}
-	return nil
+	return q.Ready, nil
 }
 
 func consumed(queue string) error {
 	return fault.New(fault.Conflict, "the old daemon still consumes %s; stop it, then run this again", queue)
 }
 
-// next takes the next batch, and says what of it an earlier run numbered. What
-// that run held when it was cut off comes back once the broker has noticed, and
+// next takes the next batch, and says what of it earlier runs numbered. What the
+// last one held when it was cut off comes back once the broker has noticed, and
 // all else in the queue stands behind it: it is waited for.
-func (r *run) next(ctx context.Context, was []entry) (batch []Old, known []entry, err error) {
+func (r *run) next(ctx context.Context, was *past, ready int) (batch []Old, known []entry, err error) {
 	for until := time.Now().Add(r.patience()); ; {
-		if batch, err = r.take(ctx, len(was)); err != nil || len(was) == 0 {
-			return batch, nil, err
+		if batch, err = r.take(ctx); err != nil {
+			return nil, nil, err
 		}
-		if known = again(was, batch, r.Now()); len(known) > 0 || time.Now().After(until) {
+		known = was.recall(batch, ready, r.Now())
+		if len(known) > 0 {
 			return batch, known, nil
+		}
+		if len(was.open) == 0 || len(was.all) == 0 || time.Now().After(until) {
+			was.all = nil
+			return batch, nil, nil
 		}
 		r.Broker.Release()
 		r.held = 0
@@ -185,6 +194,9 @@ func (r *run) next(ctx context.Context, was []entry) (batch []Old, known []entry
 		case <-ctx.Done():
 			return nil, nil, interrupted(ctx.Err())
 		case <-time.After(lookAgain):
+		}
+		if ready, err = r.alone(ctx); err != nil {
+			return nil, nil, err
 		}
 	}
 }
@@ -207,12 +219,11 @@ func interrupted(err error) error {
 	return fault.Wrap(err, fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
 }
 
-// take takes the next messages: as many as a batch has, or as an earlier run
-// numbered.
-func (r *run) take(ctx context.Context, numbered int) ([]Old, error) {
+// take takes the next messages, as many as a batch has.
+func (r *run) take(ctx context.Context) ([]Old, error) {
 	var batch []Old
 	size := 0
-	for len(batch) < max(batchMessages, numbered) && (size < batchBytes || len(batch) < numbered) {
+	for len(batch) < batchMessages && size < batchBytes {
 		o, ok, err := r.Broker.Take(ctx, r.row.Queue)
 		if errors.Is(err, ErrNoQueue) && len(batch) > 0 {
 			break // what is in hand is all that is left of it
@@ -232,11 +243,11 @@ func (r *run) take(ctx context.Context, numbered int) ([]Old, error) {
 }
 
 // move moves one batch: numbers first, then each message: publish, ack.
-func (r *run) move(ctx context.Context, batch []Old, known []entry) error {
+func (r *run) move(ctx context.Context, batch []Old, known []entry, behind int) error {
 	if r.row.FromID == "" || r.row.ToID == "" { // it was empty when the plan was made
 		return fault.New(fault.Conflict, "mail came into %s after the plan was made, and nobody knows whose it is or for whom; run this again, the plan says what to do", r.row.Queue)
 	}
-	entries, err := r.Journal.number(r.row.Queue, known, batch[len(known):], r.row.FromID, r.row.ToID, r.Now().UnixMilli())
+	entries, err := r.Journal.number(r.row.Queue, known, batch[len(known):], behind, r.row.FromID, r.row.ToID, r.Now().UnixMilli())
 	if err != nil {
 		return err
 	}

@@ -441,3 +441,48 @@ func TestInterrupted(t *testing.T) {
 	w.must(migrations.Count{Found: 3, Moved: 3})
 	w.inOrder(sent)
 }
+
+// forgetful is a broker that loses the acks from the nth on, as one that is
+// killed may: what they were for is handed out again.
+type forgetful struct {
+	*fabric.OldQueues
+	from, n int
+}
+
+func (f *forgetful) Ack(tag uint64) error {
+	if f.n++; f.n > f.from {
+		return nil
+	}
+	return f.OldQueues.Ack(tag)
+}
+
+// Fails when replies whose acks the broker lost come to the main once more, or
+// others that say the same are taken for them.
+func TestAcksThatTheBrokerLost(t *testing.T) {
+	same := func(n int) []amqp.Publishing {
+		all := make([]amqp.Publishing, n)
+		for i := range all {
+			all[i].Body = []byte("done")
+		}
+		return all
+	}
+	for name, sent := range map[string][]amqp.Publishing{"all differ": numbered(300), "all say the same": same(300)} {
+		for _, from := range []int{0, 100, 200, 299} {
+			t.Run(fmt.Sprintf("%s, from %d on", name, from), func(t *testing.T) {
+				w := newWorld(t, rabbit.URI(t), roomy)
+				w.old(sent...)
+				if _, err := w.run(func(b *fabric.OldQueues) migrations.Broker { return &forgetful{b, from, 0} }); err != nil {
+					t.Fatal(err)
+				}
+				w.ready(w.queue(), 300-from)
+				more := same(2) // these are new
+				w.old(more...)
+				c, err := w.run(nil)
+				if err != nil || c.Left != 0 {
+					t.Errorf("run again it came to %+v, %v", c, err)
+				}
+				w.inOrder(append(slices.Clone(sent), more...))
+			})
+		}
+	}
+}
