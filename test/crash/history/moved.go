@@ -28,7 +28,7 @@ func (c *checker) moved() {
 		switch {
 		case len(missing) > 0 || len(more) > 0:
 			if len(missing) > 0 {
-				c.add(Lost, s, "%d old messages never came, such as %q", len(missing), missing[0])
+				c.add(Lost, s, "%d old messages never came, such as %q; the runs said %+v", len(missing), missing[0], m.Runs)
 			}
 			if len(more) > 0 {
 				c.add(Doubled, s, "%d old messages came once more, such as %q", len(more), more[0])
