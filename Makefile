@@ -29,7 +29,7 @@ install: build ## put bridged into PREFIX/bin (PREFIX=~/.local)
 
 # The binary itself takes the place of the recipe's shell, so that a signal to
 # make reaches it and it can stop what it started.
-demo: ## show two gateways, an agent and a main at work (under a minute)
+demo: ## show two gateways, agents and a main at work (in a minute and a half)
 	@test/setup go roots broker
 	@$(GO) build -o bin/demo ./test/demo
 	@exec bin/demo

@@ -15,9 +15,9 @@ import (
 	"fleetd/test/fleet"
 )
 
-// ask runs bridged on a terminal, as a user of the host would, and returns
+// run runs bridged on a terminal, as a user of the host would, and returns
 // what the user sees.
-func (t *tale) ask(ctx context.Context, h *fleet.Host, args ...string) (string, error) {
+func (t *tale) run(ctx context.Context, h *fleet.Host, args ...string) (string, error) {
 	cmd := t.bridged(ctx, h, args...)
 	tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 50, Cols: 200})
 	if err != nil {
@@ -52,7 +52,7 @@ func (t *tale) bridged(ctx context.Context, h *fleet.Host, args ...string) *exec
 
 // show runs a command of a host and tells what it printed.
 func (t *tale) show(ctx context.Context, h *fleet.Host, args ...string) (string, error) {
-	printed, err := t.ask(ctx, h, args...)
+	printed, err := t.run(ctx, h, args...)
 	if err == nil {
 		t.out.command(h.Name, "bridged "+strings.Join(args, " "), printed)
 	}

@@ -33,6 +33,7 @@ type tale struct {
 const (
 	briefs = 3
 	answer = "Reviewed: no findings."
+	draft  = "Drafted."
 	// work is how long the agent takes for an answer: long enough to stop
 	// waiting for the second one before it comes, and to kill a gateway before
 	// the third comes.
@@ -56,6 +57,10 @@ func (t *tale) tell(ctx context.Context) error {
 		{"The main briefs the agent and waits for the answer", t.brief},
 		{"The main does not wait, and the answer is kept for it", t.late},
 		{"hosta's gateway is killed between a brief and its answer", t.crash},
+		{"The main has an agent started on hostb", t.spawn},
+		{"An agent asks in the middle of its work", t.ask},
+		{"One message to a group, over both hosts", t.broadcast},
+		{"The broker stops, and local traffic goes on", t.outage},
 		{"One brief's whole trip, under one trace id", t.trace},
 	}
 	for _, c := range chapters {
@@ -90,7 +95,9 @@ func (t *tale) start(ctx context.Context) error {
 	if t.a, err = t.fleet.AddHost(ctx, "hosta"); err != nil {
 		return err
 	}
-	if t.b, err = t.fleet.AddHost(ctx, "hostb"); err != nil {
+	t.b, err = t.fleet.AddHost(ctx, "hostb", "BRIDGED_CONTROL_ALLOW={hosta: [send, spawn, stop]}",
+		fmt.Sprintf("BRIDGED_PROFILES={drafter: {argv: [%s, --reply-with, %s], remote: true}}", t.fleet.Agent(), draft))
+	if err != nil {
 		return err
 	}
 	g, both := errgroup.WithContext(ctx)
@@ -170,6 +177,9 @@ func sees(ctx context.Context, h *fleet.Host, want map[string]string) error {
 	}
 	have := map[string]string{}
 	for _, e := range r.Entities {
+		if e.Status == "done" { // idle too, and nobody has looked at it yet
+			e.Status = "idle"
+		}
 		have[e.Name+"@"+e.Host] = e.Status
 	}
 	for address, status := range want {
