@@ -170,6 +170,49 @@ func TestWrongArgumentsAreRefusedInWords(t *testing.T) {
 	}
 }
 
+// Fails if a number beyond what the schema of a tool allows, such as a wait that
+// is longer than any client has patience, is taken by that tool.
+func TestEveryBoundIsKept(t *testing.T) {
+	r := start(t)
+	c := dial(t, r.url, "tok-ann", eras["legacy"])
+	list, err := c.ListTools(t.Context(), mcpgo.ListToolsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded := map[string]bool{}
+	for _, tool := range list.Tools {
+		var schema struct {
+			Required   []string
+			Properties map[string]struct{ Minimum, Maximum *int64 }
+		}
+		if err := json.Unmarshal(toJSON(t, tool.InputSchema), &schema); err != nil {
+			t.Fatal(err)
+		}
+		for name, p := range schema.Properties {
+			if p.Minimum == nil || p.Maximum == nil {
+				continue
+			}
+			bounded[tool.Name+" "+name] = true
+			for _, beyond := range []int64{*p.Minimum - 1, *p.Maximum + 1} {
+				args := map[string]any{name: beyond}
+				for _, other := range schema.Required {
+					args[other] = "a"
+				}
+				structure, _, isError := mustCall(t, c, tool.Name, args)
+				code, message := errorOf(structure)
+				if want := fmt.Sprintf("must be from %d to %d", *p.Minimum, *p.Maximum); !isError || code != "BAD_REQUEST" || !strings.Contains(message, want) {
+					t.Errorf("%s with %s %d came to %s, %q; want %q", tool.Name, name, beyond, code, message, want)
+				}
+			}
+		}
+	}
+	for _, wait := range []string{"bridge_send wait_seconds", "bridge_poll wait_seconds", "bridge_answer wait_seconds", "bridge_broadcast wait_seconds", "bridge_ask timeout_seconds", "bridge_spawn timeout_seconds"} {
+		if !bounded[wait] {
+			t.Errorf("%s has no bound", wait)
+		}
+	}
+}
+
 // Fails if the old daemon's `target` no longer names the recipient of a send or
 // a question, and the filter of a poll.
 func TestTargetStillWorks(t *testing.T) {
