@@ -199,6 +199,38 @@ func (v *visitor) acts(peer, host string) {
 	}
 }
 
+// listen tells the user_id of each mail to v from now on.
+func listen(t *testing.T, v *visitor) (end func(), users <-chan string) {
+	t.Helper()
+	conn, err := amqp.DialConfig(v.cfg.URI, amqp.Config{Heartbeat: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := v.names.SignalQueue(v.host, "tap") // a name that its login may make
+	if _, err := ch.QueueDeclare(q, false, true, true, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.QueueBind(q, v.gid, v.names.Msg(), false, nil); err != nil {
+		t.Fatal(err)
+	}
+	mail, err := ch.Consume(q, "", true, true, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, done := make(chan string, 16), make(chan struct{})
+	go func() {
+		defer close(done)
+		for m := range mail {
+			all <- m.UserId
+		}
+	}()
+	return func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)); <-done }, all
+}
+
 // said is all that v let a person know.
 func (v *visitor) said() string {
 	return v.State().Reason + "\n" + strings.Join(v.log.lines(), "\n") + "\n" + strings.Join(v.errs, "\n")
@@ -213,8 +245,12 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 	if err := node.Tool(dir); err != nil {
 		t.Fatal(err)
 	}
+	// Its port answers a moment before rabbitmqctl does.
+	if out, err := node.Ctl(t.Context(), "await_startup"); err != nil {
+		t.Fatal(out, err)
+	}
 	script := strings.NewReplacer("login hosta PASSWORD-A", "login first secret", "login hostb PASSWORD-B", "login hostb secret ''").Replace(commands(t, "login"))
-	t.Log(shell(t, dir, script))
+	shell(t, dir, script)
 	fl := newFleet(t, "")
 	fl.prefix = ""
 
@@ -318,7 +354,12 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 	})
 
 	// Every right less is a host of its own; all logins are made at once.
-	defs := map[string][]any{}
+	defs := map[string][]any{"users": {map[string]any{"name": "renamed", "password": "secret", "tags": ""}}}
+	for exchange, p := range documented(t, "hostb", false).topics {
+		defs["topic_permissions"] = append(defs["topic_permissions"], map[string]any{"user": "renamed", "vhost": "/", "exchange": exchange, "write": p.Write, "read": p.Read})
+	}
+	same := documented(t, "hostb", false)
+	defs["permissions"] = []any{map[string]any{"user": "renamed", "vhost": "/", "configure": same.Configure, "write": same.Write, "read": same.Read}}
 	host := func(i int) string { return fmt.Sprintf("h%d", i) }
 	vhost := func(w want, i int) string {
 		if w.first {
@@ -350,6 +391,24 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 	if out, err := node.Ctl(t.Context(), "import_definitions", file); err != nil {
 		t.Fatal(out, err)
 	}
+	t.Run("login changed", func(t *testing.T) {
+		tap, users := listen(t, a)
+		b.publish(envelope.LaneMail, fl.letter(envelope.Send, "hostb", b.gid, a.gid, "under the old login"), Confirmed)
+		b.stop()
+		again := fl.gateway("hostb", func(cfg *Config, _ *Deps) { cfg.URI = strings.Replace(node.URI, "guest:guest", "renamed:secret", 1) })
+		again.run()
+		again.await(Connected)
+		again.publish(envelope.LaneMail, fl.letter(envelope.Send, "hostb", b.gid, a.gid, "under the new login"), Confirmed)
+		a.box.take(t, "under the old login")
+		a.box.take(t, "under the new login")
+		for _, want := range []string{"hostb", "renamed"} {
+			if user := got(t, "a copy", users); user != want {
+				t.Errorf("the message carries user_id %q, want %q", user, want)
+			}
+		}
+		tap()
+		again.stop()
+	})
 	for i, w := range wants {
 		t.Run(w.of+" without "+w.without, func(t *testing.T) {
 			path := ""
