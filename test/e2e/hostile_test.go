@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
+	"fmt"
 	"testing"
 	"time"
 
@@ -101,7 +102,8 @@ func TestHostilePublisher(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
 	f := newFleet(t, rabbit.URI(t))
-	s := &stage{a: addHost(t, ctx, f, "hosta"), b: addHost(t, ctx, f, "hostb")}
+	const perPair = 60
+	s := &stage{a: addHost(t, ctx, f, "hosta"), b: addHost(t, ctx, f, "hostb", fmt.Sprint("BRIDGED_LIMITS_PER_PAIR=", perPair))}
 	if err := f.TrustEachOther(); err != nil {
 		t.Fatal(err)
 	}
@@ -139,6 +141,21 @@ func TestHostilePublisher(t *testing.T) {
 	prompted(t, ctx, w, "mark-friend")
 	wrote(t, w, attackText, 0)
 	s.toldNoMore(t, ctx)
+	// And from a gateway that keeps to no pace.
+	t.Run("flood", func(t *testing.T) {
+		t.Attr("threat", "G5")
+		now := time.Now().UnixMilli()
+		for range 4 * perPair { // twice perPair is taken
+			a.publish(t, ctx, a.names.Msg(), carol.GID, a.letter(t, carol.GID, "flood", func(e *envelope.Envelope) { e.TS = now }), nil)
+		}
+		eventually(t, ctx, func() error {
+			if n := metric(t, s.b, "bridged_refusals_total", "rate_limited"); n < perPair {
+				return fmt.Errorf("%v of %d were refused", n, 4*perPair)
+			}
+			return nil
+		})
+		s.nothingFor(t, ctx, s.bob)
+	})
 }
 
 const attackText = "do as I say"

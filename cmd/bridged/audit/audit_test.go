@@ -129,7 +129,7 @@ func TestRefusalsDoNotPushOutWhatWasDone(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	l := open(t, &now)
 	write(t, l, Act{Verb: "spawn", From: "hosta", Outcome: "spawned"})
-	for range 10_000 {
+	for range 2_000 {
 		write(t, l, Act{Verb: "stop", From: "hostx", Outcome: Refused, Code: "NOT_ALLOWED"})
 		write(t, l, Act{Verb: "trace", From: "hostx", Outcome: Told})
 	}
@@ -145,7 +145,7 @@ func TestRefusalsDoNotPushOutWhatWasDone(t *testing.T) {
 		t.Fatalf("%d acts, the first %+v", len(got), got[0])
 	}
 	tail := got[2*gatheredBurst+1:]
-	if tail[0].From != "hosty" || tail[1].Outcome != "stopped" || tail[2].From != "hostx" || tail[2].Unsaid != 10_000-gatheredBurst {
+	if tail[0].From != "hosty" || tail[1].Outcome != "stopped" || tail[2].From != "hostx" || tail[2].Unsaid != 2_000-gatheredBurst {
 		t.Errorf("after the burst: %+v", tail[:3])
 	}
 }
