@@ -92,7 +92,11 @@ type run struct {
 	row   Row
 	count Count
 	held  int // taken, and not known to be out of the queue
-	acked []tally
+	// What an earlier run held did not come back: it is out of the queue, or the
+	// broker holds it still for a peer that is gone, and if-empty does not count
+	// that. The queue is left for the next run to delete.
+	unsure bool
+	acked  []tally
 }
 
 // tally is what an ack adds to the count once it is settled.
@@ -112,7 +116,7 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 		err = errors.Join(err, m.Journal.done(row.Queue))
 	}
 	r.reckon(ctx)
-	if err == nil && m.Delete && r.count.Left == 0 {
+	if err == nil && m.Delete && r.count.Left == 0 && !r.unsure {
 		failpoint.Hit("migrate.delete.before")
 		r.count.Deleted, err = m.Broker.Delete(ctx, row.Queue)
 		failpoint.Hit("migrate.delete.after")
@@ -185,6 +189,7 @@ func (r *run) next(ctx context.Context, was *past, ready int) (batch []Old, know
 			return batch, known, nil
 		}
 		if len(was.open) == 0 || len(was.all) == 0 || time.Now().After(until) {
+			r.unsure = r.unsure || len(was.all) > 0 && len(was.open) > 0
 			was.all = nil
 			return batch, nil, nil
 		}

@@ -486,3 +486,51 @@ func TestAcksThatTheBrokerLost(t *testing.T) {
 		}
 	}
 }
+
+// Fails when a queue is deleted while the broker still holds messages of it for
+// a run that is gone: if-empty does not count them.
+func TestAQueueWhoseMessagesAreStillHeldIsNotDeleted(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	sent := numbered(5)
+	w.old(sent...)
+	uri, proxy := w.proxied()
+	_, err := w.runAt(uri, disturb(func(step string, n int) {
+		if step == "deliver" {
+			proxy.Reset()
+		}
+	}, nil))
+	if !fault.Is(err, fault.BrokerDown) {
+		t.Fatalf("the first run came to %v", err)
+	}
+	w.ready(w.queue(), len(sent))
+	var last uint64
+	for range sent { // as if the broker had not noticed yet
+		d, ok, err := w.ch.Get(w.queue(), false)
+		if !ok || err != nil {
+			t.Fatalf("held %t, %v", ok, err)
+		}
+		last = d.DeliveryTag
+	}
+	j, err := migrations.OpenJournal(w.journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := w.dial(w.uri)
+	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Delete: true, Now: time.Now, Patience: 50 * time.Millisecond}
+	counts, err := m.Move(t.Context(), []migrations.Row{w.row()})
+	b.Close()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil || len(counts) != 1 || counts[0].Deleted {
+		t.Fatalf("it came to %+v, %v; want the queue left alone", counts, err)
+	}
+	if err := w.ch.Nack(last, true, true); err != nil {
+		t.Fatal(err)
+	}
+	w.ready(w.queue(), len(sent))
+	if c, err := w.run(nil); err != nil || c.Left != 0 {
+		t.Errorf("run again it came to %+v, %v", c, err)
+	}
+	w.inOrder(sent)
+}

@@ -116,6 +116,9 @@ func (w *world) migrate(ctx context.Context, m *history.Moved, args []string, en
 		}
 	}
 	w.rec.moved(m, its)
+	if its.Queue != "" && !its.Deleted {
+		return errors.New("the old queue is there still")
+	}
 	return nil
 }
 
