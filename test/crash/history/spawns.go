@@ -52,7 +52,7 @@ func (c *checker) spawn(s *Spawn) {
 	}
 	spawned, failed := false, false
 	for i, call := range s.Calls {
-		all, open := c.panes(call.GID)
+		all, _ := c.panes(call.GID)
 		switch {
 		case call.State == "spawned":
 			spawned = true
@@ -63,7 +63,7 @@ func (c *checker) spawn(s *Spawn) {
 		case notStarted[call.Code]:
 			failed = true
 			for _, gid := range s.GIDs {
-				if _, open = c.panes(gid); open || c.lives(gid) {
+				if _, open := c.panes(gid); open || c.lives(gid) {
 					c.addSpawn(Untrue, s, "it was said at %s that it was not started (%s), and %s is there", clock(call.Ended), call.Code, gid)
 				}
 			}
