@@ -29,6 +29,9 @@ func (o *Outbox) Outcome(ctx context.Context, env *envelope.Envelope) error {
 // Arrived is told of mail that answers something sent from here. A reply means
 // that the message had been injected, whatever was reported before.
 func (o *Outbox) Arrived(env *envelope.Envelope) {
+	if env.InReplyTo == "" { // of the old daemon: nobody knows what it answers
+		return
+	}
 	lock := o.stripe(env.InReplyTo)
 	lock.Lock()
 	defer lock.Unlock()

@@ -1,12 +1,15 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
@@ -345,5 +348,16 @@ func TestEveryNoticeLivesAsLongAsMail(t *testing.T) {
 		if life := notice.Expiry().Sub(notice.Sent()); notice.InReplyTo != s.MsgID || life != envelope.MaxLife {
 			t.Errorf("%s about %s lives %s", notice.Kind, notice.InReplyTo, life)
 		}
+	}
+}
+
+// Fault: an error is logged for each old reply that a migration brings.
+func TestAReplyToNothingKnownIsNoError(t *testing.T) {
+	w := newWorld(t)
+	var log bytes.Buffer
+	w.out.log = hclog.New(&hclog.LoggerOptions{Output: &log})
+	w.out.Arrived(report(envelope.Reply, "", ""))
+	if log.Len() != 0 {
+		t.Errorf("logged: %s", log.String())
 	}
 }
