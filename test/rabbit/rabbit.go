@@ -7,6 +7,7 @@
 package rabbit
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -259,8 +260,30 @@ func (n *Node) Kill() {
 // Down ends the broker gracefully and keeps its data for Restart.
 func (n *Node) Down() { n.halt() }
 
-// Freeze stops the broker in its tracks (SIGSTOP); peers see silence.
-func (n *Node) Freeze() { n.signal(syscall.SIGSTOP) }
+// Freeze stops the broker in its tracks (SIGSTOP); peers see silence. The signal
+// stops its threads one after the other, and on Linux Freeze returns after the
+// last: until then the broker confirms what it gets.
+func (n *Node) Freeze() {
+	n.signal(syscall.SIGSTOP)
+	for range 1000 {
+		if n.beam == nil || stopped(n.beam.cmd.Process.Pid) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// stopped reports whether no thread of a process runs, where that can be told.
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is well-formed
+	for _, t := range threads {
+		text, err := os.ReadFile(t)
+		if i := bytes.LastIndexByte(text, ')'); err == nil && i >= 0 && i+2 < len(text) && text[i+2] != 'T' {
+			return false
+		}
+	}
+	return true
+}
 
 // Thaw lets a frozen broker go on (SIGCONT).
 func (n *Node) Thaw() { n.signal(syscall.SIGCONT) }
