@@ -363,6 +363,10 @@ func tapWire(t *testing.T, uri string, names fabric.Names) func() map[string]map
 	return func() map[string]map[string]bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return maps.Clone(all)
+		seen := map[string]map[string]bool{}
+		for signer, words := range all {
+			seen[signer] = maps.Clone(words)
+		}
+		return seen
 	}
 }

@@ -138,10 +138,26 @@ func waitsOverACrash(t *testing.T, ctx context.Context, s *stage, w *fleet.Worke
 }
 
 // Fails when a text is typed into whatever has the worker's pane id after a
-// restart of herdr, or when the brief is lost to the worker that comes back.
+// restart of herdr, when a brief that the agent had is not told as abandoned
+// once, or when a later one is lost to the worker that comes back.
 func waitsForItsPane(t *testing.T, ctx context.Context, s *stage, w *fleet.Worker) {
+	who, err := s.b.API(w.Name).Whoami(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	had := map[string]bool{}
+	for _, open := range who.OpenBriefs {
+		had[open.MsgID] = true
+	}
 	if err := s.b.Herdr.Restart(); err != nil {
 		t.Fatal(err)
+	}
+	for len(had) > 0 {
+		if m := next(t, ctx, s.lead); m.Kind != "ABANDONED" || m.Reason != "PANE_GONE" || !had[m.InReplyTo] {
+			t.Fatalf("lead was told %s %s about %s (%q)", m.Kind, m.Reason, m.InReplyTo, m.Content)
+		} else {
+			delete(had, m.InReplyTo)
+		}
 	}
 	if pid, err := s.b.Herdr.PID(w.Pane); err != nil || pid == 0 {
 		t.Fatalf("no shell has the pane's id: %v", err)
