@@ -52,7 +52,7 @@ bench: ## what the gateway adds to the raw path, with bars (BENCHFLAGS="--only t
 	@$(GO) build -o bin/bench ./test/bench
 	@exec bin/bench $(BENCHFLAGS)
 
-crash: ## every fault at every step, in about 20 minutes (CRASHFLAGS="-seed 1 -only 'inbox.* kill'")
+crash: ## every fault at every step, which takes long (CRASHFLAGS="-seed 1 -only 'inbox.* kill'")
 	@test/setup go roots broker
 	@$(GO) build -o bin/crash ./test/crash
 	@exec bin/crash $(CRASHFLAGS)
