@@ -56,6 +56,19 @@ func nothing(h *History) {
 	h.Pastes, h.Prompts, h.Answers, h.Shown = nil, nil, nil, h.Shown[1:]
 }
 
+// wants checks h and demands these verdicts, in their order.
+func wants(t *testing.T, h History, want []Verdict) {
+	t.Helper()
+	found := Check(h)
+	ok := len(found) == len(want)
+	for i := range found {
+		ok = ok && found[i].Verdict == want[i]
+	}
+	if !ok {
+		t.Errorf("found %+v, want %v", found, want)
+	}
+}
+
 // Each fails when its verdict is not found, or another one as well, or
 // something is held against a history that kept the promise.
 func TestVerdicts(t *testing.T) {
@@ -250,14 +263,7 @@ func TestVerdicts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := good()
 			c.make(&h)
-			found := Check(h)
-			ok := len(found) == len(c.want)
-			for i := range found {
-				ok = ok && found[i].Verdict == c.want[i]
-			}
-			if !ok {
-				t.Errorf("found %+v, want %v", found, c.want)
-			}
+			wants(t, h, c.want)
 		})
 	}
 }
@@ -321,14 +327,7 @@ func TestVerdictsOnBroadcasts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := cast()
 			c.make(&h)
-			found := Check(h)
-			ok := len(found) == len(c.want)
-			for i := range found {
-				ok = ok && found[i].Verdict == c.want[i]
-			}
-			if !ok {
-				t.Errorf("found %+v, want %v", found, c.want)
-			}
+			wants(t, h, c.want)
 		})
 	}
 }
