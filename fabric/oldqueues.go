@@ -143,31 +143,76 @@ func (o *OldQueues) Deliver(ctx context.Context, l migrations.Letter) error {
 	if err != nil {
 		return err
 	}
-	confirm, err := o.pub.PublishWithDeferredConfirm(m.exchange, m.key, true, false, m.Publishing)
+	became, err := o.publish(ctx, m.exchange, m.key, m.Publishing)
+	switch {
+	case err != nil:
+		return err
+	case became == nacked:
+		return o.full(ctx, l.To)
+	case became == returned:
+		return fault.New(fault.Unroutable, "the main's inbox %s is not on the broker; see that the daemon runs and is connected (bridged roster), then run this again", o.f.names.Inbox(l.To))
+	}
+	return nil
+}
+
+// Mark publishes a message with that id and text into queue, through the default
+// exchange, and returns nil once the broker has stored it.
+func (o *OldQueues) Mark(ctx context.Context, queue, id, text string) error {
+	became, err := o.publish(ctx, "", queue, amqp.Publishing{
+		MessageId: id, ContentType: "text/plain", DeliveryMode: amqp.Persistent, UserId: o.f.login(), Body: []byte(text),
+	})
+	switch {
+	case fault.Is(err, fault.BrokerRefused):
+		return fault.Wrap(err, fault.BrokerRefused, "the broker does not let this gateway's login put a mark into %s; it needs the right to write to the default exchange (amq.default). Run this again as an administrator", queue)
+	case err != nil:
+		return err
+	case became == nacked:
+		return fault.New(fault.BrokerRefused, "%s takes no mark: it is full by a policy. Lift the policy, then run this again", queue)
+	case became == returned:
+		return migrations.ErrNoQueue
+	}
+	return nil
+}
+
+// fate is what became of a publish.
+type fate string
+
+const (
+	stored   fate = "stored"
+	nacked   fate = "nacked"   // on a channel that lives: a refusal
+	returned fate = "returned" // no queue is bound to the key
+)
+
+// publish publishes one message and waits for the broker's word. With an error
+// nobody can say whether it was stored.
+func (o *OldQueues) publish(ctx context.Context, exchange, key string, p amqp.Publishing) (fate, error) {
+	confirm, err := o.pub.PublishWithDeferredConfirm(exchange, key, true, false, p)
 	if err != nil {
-		return o.publishFault(err)
+		return "", o.publishFault(err)
 	}
 	limit := time.NewTimer(confirmWait)
 	defer limit.Stop()
 	select {
 	case <-confirm.Done():
 	case <-limit.C:
-		return fault.New(fault.BrokerDown, "the broker takes no messages at present (memory or disk are short, or it hangs); run this again when it does")
+		return "", fault.New(fault.BrokerDown, "the broker takes no messages at present (memory or disk are short, or it hangs); run this again when it does")
 	case <-ctx.Done():
-		return fault.Wrap(ctx.Err(), fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
+		return "", fault.Wrap(ctx.Err(), fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
 	}
 	switch {
 	case !confirm.Acked() && o.pub.IsClosed():
-		return o.publishFault(amqp.ErrClosed)
+		return "", o.publishFault(amqp.ErrClosed)
 	case !confirm.Acked():
-		return o.full(ctx, l.To)
+		return nacked, nil
 	}
 	select { // a return comes before its confirm (broker fact §4)
-	case <-o.returns:
-		return fault.New(fault.Unroutable, "the main's inbox %s is not on the broker; see that the daemon runs and is connected (bridged roster), then run this again", o.f.names.Inbox(l.To))
+	case _, open := <-o.returns:
+		if open { // else the channel ended right after its confirm
+			return returned, nil
+		}
 	default:
-		return nil
 	}
+	return stored, nil
 }
 
 // publishFault says why the publish channel is closed.
@@ -206,6 +251,18 @@ func (o *OldQueues) Ack(tag uint64) error {
 		return lost(err)
 	}
 	return nil
+}
+
+// GiveBack puts back into its place what was taken under last and before, and
+// not acked: what is taken next is the oldest again.
+func (o *OldQueues) GiveBack(ctx context.Context, last uint64) error {
+	if o.take == nil || o.queueGone {
+		return nil
+	}
+	if err := o.take.Nack(last, true, true); err != nil {
+		return lost(err)
+	}
+	return o.Settled(ctx)
 }
 
 // Settled returns once the broker has dealt with every Ack before it: it
