@@ -73,7 +73,9 @@ type Conversation struct {
 	Control Control
 	// Broker says none, connected, connecting or blocked, and why.
 	Broker func() (state, reason string)
-	Now    func() time.Time
+	// About says what the running daemon goes by.
+	About func() InfoResult
+	Now   func() time.Time
 }
 
 // moreArrives is how long a poll whose time is up waits on for mail that the

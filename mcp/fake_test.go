@@ -78,6 +78,10 @@ func (g *fakeGateway) Broadcast(_ context.Context, a BroadcastArgs) (BroadcastRe
 	return BroadcastResult{Group: a.Group}, nil
 }
 
+func (g *fakeGateway) Info(context.Context) (InfoResult, error) {
+	return InfoResult{Host: "hosta"}, nil
+}
+
 func (g *fakeGateway) Groups(_ context.Context, a GroupsArgs) (GroupsResult, error) {
 	return GroupsResult{Name: a.Name, Groups: append([]string{}, a.Add...)}, nil
 }

@@ -29,6 +29,7 @@ type Admin interface {
 	Register(ctx context.Context, a RegisterArgs) (RegisterResult, error)
 	Unregister(ctx context.Context, a UnregisterArgs) (UnregisterResult, error)
 	Groups(ctx context.Context, a GroupsArgs) (GroupsResult, error)
+	Info(ctx context.Context) (InfoResult, error)
 }
 
 // SendArgs are the arguments of bridge_send.
@@ -319,6 +320,15 @@ type UnregisterResult struct {
 	GID   string `json:"gid"`
 	State string `json:"state"`          // stopped or stopping
 	Note  string `json:"note,omitempty"` // what is waited for
+}
+
+// InfoResult is what a process beside the daemon has to agree with it about.
+type InfoResult struct {
+	Host string `json:"host"`
+	// Keys are the fingerprints of those with which a message is signed as this
+	// host's, the daemon's own first.
+	Keys         []string `json:"keys"`
+	ContentBytes int      `json:"content_bytes"` // the longest content that is taken
 }
 
 // Caller is the identity behind a request.

@@ -105,6 +105,7 @@ func adminVerbs(a Admin) []verb {
 		newVerb(verb{name: "register"}, a.Register),
 		newVerb(verb{name: "unregister"}, a.Unregister),
 		newVerb(verb{name: "groups"}, a.Groups),
+		newVerb(verb{name: "info"}, func(ctx context.Context, _ struct{}) (InfoResult, error) { return a.Info(ctx) }),
 	}
 }
 

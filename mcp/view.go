@@ -143,6 +143,9 @@ func (c *Conversation) Register(ctx context.Context, a RegisterArgs) (RegisterRe
 	}, nil
 }
 
+// Info says what a process beside the daemon has to agree with it about.
+func (c *Conversation) Info(context.Context) (InfoResult, error) { return c.About(), nil }
+
 // Groups changes and shows what an entity of this host belongs to.
 func (c *Conversation) Groups(ctx context.Context, a GroupsArgs) (GroupsResult, error) {
 	e, err := c.Mailbox.ChangeGroups(ctx, a.Name, a.Add, a.Remove)

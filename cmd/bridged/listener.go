@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"fleetd/fabric/keys"
 	"fleetd/inbox"
 	"fleetd/mcp"
 )
@@ -13,6 +14,7 @@ func (g *gateway) newServer(version string) *mcp.Server {
 	g.talk = &mcp.Conversation{
 		Host: g.cfg.Host, Sender: g.outbox, Mailbox: g.inbox,
 		Fleet: g.roster, Traces: traces{g.store}, Control: g.control, Broker: g.brokerState, Now: time.Now,
+		About: g.about,
 	}
 	return &mcp.Server{
 		Listen: g.cfg.Listen, Socket: g.cfg.Socket, Gateway: g.talk, Admin: g.talk, Identities: identities{g},
@@ -24,6 +26,17 @@ func (g *gateway) newServer(version string) *mcp.Server {
 
 // bodyLimit has room for the largest content with every byte escaped in JSON.
 func bodyLimit(content int) int64 { return 6*int64(content) + 64<<10 }
+
+// about is what is believed and taken here now: a key that was put in the trust
+// folder counts from this moment on.
+func (g *gateway) about() mcp.InfoResult {
+	g.trust.Reload()
+	r := mcp.InfoResult{Host: g.cfg.Host, Keys: []string{}, ContentBytes: g.cfg.Limits.ContentBytes}
+	for _, k := range g.trust.Keys(g.cfg.Host) {
+		r.Keys = append(r.Keys, keys.Fingerprint(k))
+	}
+	return r
+}
 
 func (g *gateway) brokerState() (state, reason string) {
 	if g.fabric == nil {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,11 +94,15 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 	if err != nil {
 		return err
 	}
-	key, _, err := keys.LoadOrCreate(cfg.KeyPath(), a.Rand)
+	daemon, err := c.Info(ctx)
+	if err != nil {
+		return infoFault(err)
+	}
+	key, err := daemonsKey(cfg, daemon)
 	if err != nil {
 		return err
 	}
-	cfg.Host = people.Self // as the daemon settled it
+	cfg.Host = daemon.Host // as the daemon settled it
 	broker, err := fabric.DialOldQueues(ctx, fabricConfig(cfg), key)
 	if err != nil {
 		return err
@@ -122,11 +129,36 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 	}
 	out.Applied = true
 	mover := migrations.Mover{
-		Broker: broker, Journal: journal, Limit: cfg.Limits.ContentBytes, Delete: f.remove, Now: time.Now, Progress: a.moved(),
+		Broker: broker, Journal: journal, Limit: daemon.ContentBytes, Delete: f.remove, Now: time.Now, Progress: a.moved(),
 	}
 	var moveErr error
 	out.Queues, moveErr = mover.Move(ctx, out.Plan)
 	return errors.Join(moveErr, a.emit(out, func(w *printer) { a.printMoved(w, out.Queues) }), journal.Close())
+}
+
+// infoFault says what it means that the daemon does not know the question.
+func infoFault(err error) error {
+	if fault.Is(err, fault.BadRequest) {
+		return fault.Wrap(err, fault.BadRequest, "the daemon that runs is of another version than this command; nothing was changed. Restart it, then run this again")
+	}
+	return err
+}
+
+// daemonsKey is the key in data_dir, if the running daemon believes it: mail
+// signed with another would be refused by it after it was moved, and one made
+// here would be another.
+func daemonsKey(cfg config.Config, daemon mcp.InfoResult) (ed25519.PrivateKey, error) {
+	key, err := keys.Load(cfg.KeyPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.New(fault.BadRequest, "%s is not there, so %s is not the data_dir of the daemon that runs; nothing was changed. Run this with the daemon's own configuration (--config, --data_dir)", cfg.KeyPath(), cfg.DataDir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if print := keys.Fingerprint(publicKey(key)); !slices.Contains(daemon.Keys, print) {
+		return nil, fault.New(fault.Conflict, "the key in %s (%s) is none of the running daemon's (%s), which would refuse what is signed with it; nothing was changed. Run this with the daemon's own data_dir; if its key was changed, restart it first", cfg.KeyPath(), print, strings.Join(daemon.Keys, ", "))
+	}
+	return key, nil
 }
 
 // readMaps reads --map.

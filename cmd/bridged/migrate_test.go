@@ -1,10 +1,17 @@
 package main
 
 import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"fleetd/cmd/bridged/config"
+	"fleetd/fabric/keys"
+	"fleetd/fault"
 	"fleetd/mcp"
 	"fleetd/migrations"
 )
@@ -76,5 +83,36 @@ func TestMigrateChoosesTheMain(t *testing.T) {
 		if err != nil || s.Main.Address != x.want || !strings.Contains(s.NoMain, x.noMain) || (x.noMain == "") != (s.NoMain == "") {
 			t.Errorf("--to %q, default %q: %+v, %v", x.to, x.standard, s, err)
 		}
+	}
+}
+
+// Fails when mail is signed with a key that the running daemon does not
+// believe, which then refuses what was moved; or when a key is made by the way,
+// which the next start of a daemon would take for its own.
+func TestMigrateSignsOnlyAsTheDaemonDoes(t *testing.T) {
+	w := newWorld(t).env("BRIDGED_BROKER_URI=amqp://127.0.0.1:1/") // nobody answers there
+	w.gw.info = mcp.InfoResult{Host: "hosta", Keys: []string{"SHA256:own"}, ContentBytes: 1000}
+	key := filepath.Join(w.home, ".local/state/bridged/gateway.key")
+	r := w.run("migrate", "--apply")
+	if r.code == 0 || !strings.Contains(r.err, "is not the data_dir of the daemon that runs; nothing was changed") {
+		t.Errorf("without a key: %+v", r)
+	}
+	if _, err := os.Stat(key); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a key was made: %v", err)
+	}
+	own, _, err := keys.LoadOrCreate(key, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = w.run("migrate", "--apply")
+	if r.code == 0 || !strings.Contains(r.err, "CONFLICT") || !strings.Contains(r.err, "is none of the running daemon's (SHA256:own)") {
+		t.Errorf("with another key: %+v", r)
+	}
+	w.gw.info.Keys = append(w.gw.info.Keys, keys.Fingerprint(publicKey(own)))
+	if r = w.run("migrate", "--apply"); !strings.Contains(r.err, "the broker cannot be reached") {
+		t.Errorf("with a key that the daemon believes: %+v", r)
+	}
+	if err := infoFault(fault.New(fault.BadRequest, "there is no /api/v1/info here")); !strings.Contains(err.Error(), "Restart it") {
+		t.Errorf("an older daemon: %v", err)
 	}
 }

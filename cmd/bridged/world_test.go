@@ -111,6 +111,7 @@ type fakeDaemon struct {
 	unreg   mcp.UnregisterResult
 	spawn   mcp.SpawnResult
 	stopped mcp.StopResult
+	info    mcp.InfoResult
 }
 
 func (g *fakeDaemon) note(a any) { g.asked = append(g.asked, a) }
@@ -171,6 +172,8 @@ func (g *fakeDaemon) Groups(_ context.Context, a mcp.GroupsArgs) (mcp.GroupsResu
 	g.note(a)
 	return g.groups, g.err
 }
+
+func (g *fakeDaemon) Info(context.Context) (mcp.InfoResult, error) { return g.info, g.err }
 
 func (g *fakeDaemon) Spawn(_ context.Context, a mcp.SpawnArgs) (mcp.SpawnResult, error) {
 	g.note(a)

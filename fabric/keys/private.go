@@ -41,6 +41,10 @@ func LoadOrCreate(path string, rand io.Reader) (key ed25519.PrivateKey, created 
 	return key, false, err
 }
 
+// Load returns the signing key in the PEM file path and makes none;
+// fs.ErrNotExist if there is none. It refuses what LoadOrCreate refuses.
+func Load(path string) (ed25519.PrivateKey, error) { return load(path) }
+
 // create makes the key file; fs.ErrExist if another process was faster.
 func create(path string, rand io.Reader) (ed25519.PrivateKey, error) {
 	if err := makeDir(filepath.Dir(path)); err != nil {

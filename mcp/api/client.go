@@ -152,6 +152,11 @@ func (c *Client) Groups(ctx context.Context, a mcp.GroupsArgs) (mcp.GroupsResult
 	return call[mcp.GroupsResult](ctx, c, request{verb: "groups", admin: true, args: func(int) any { return a }})
 }
 
+// Info implements mcp.Admin; it is asked as the host's own user.
+func (c *Client) Info(ctx context.Context) (mcp.InfoResult, error) {
+	return call[mcp.InfoResult](ctx, c, request{verb: "info", repeatable: true, admin: true, args: func(int) any { return struct{}{} }})
+}
+
 // request is one call, before it is known how often it has to be tried.
 type request struct {
 	verb       string

@@ -76,6 +76,10 @@ func (*fake) Broadcast(_ context.Context, a mcp.BroadcastArgs) (mcp.BroadcastRes
 	return mcp.BroadcastResult{Group: a.Group, Recipients: []mcp.Recipient{}}, nil
 }
 
+func (*fake) Info(context.Context) (mcp.InfoResult, error) {
+	return mcp.InfoResult{Host: "hosta", Keys: []string{"SHA256:own"}, ContentBytes: 7}, nil
+}
+
 func (*fake) Groups(_ context.Context, a mcp.GroupsArgs) (mcp.GroupsResult, error) {
 	return mcp.GroupsResult{Name: a.Name, Groups: a.Add}, nil
 }
