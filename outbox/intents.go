@@ -288,8 +288,12 @@ func (o *Outbox) stored(msgID string) (in store.Intent, found bool, err error) {
 }
 
 // RecipientHost is the host that was noted for a recipient when msgID was sent
-// (design §4, verification step 5).
+// (design §4, verification step 5). Signals about a spawn or a stop are about no
+// message: their msgID is empty.
 func (o *Outbox) RecipientHost(msgID, gid string) (string, bool) {
+	if msgID == "" {
+		return "", false
+	}
 	if host, found := o.turnHost(msgID, gid); found {
 		return host, true
 	}

@@ -225,6 +225,17 @@ func TestOnlyTheRecipientsWordCounts(t *testing.T) {
 	}
 }
 
+// A signal about a spawn or a stop is about no message. Fault: each of them is
+// logged as an intent that cannot be read.
+func TestNobodyWasSentNoMessage(t *testing.T) {
+	w := newWorld(t)
+	var log bytes.Buffer
+	w.out.log = hclog.New(&hclog.LoggerOptions{Output: &log})
+	if host, ok := w.out.RecipientHost("", coder); ok || log.Len() > 0 {
+		t.Errorf("noted is %q, %v; the log has %s", host, ok, log.String())
+	}
+}
+
 // Fault: a report about a forgotten message lost, where it is bad news.
 func TestAWordOnAForgottenMessage(t *testing.T) {
 	w := newWorld(t)
