@@ -78,6 +78,25 @@ func TestKeysRotate(t *testing.T) {
 	}
 }
 
+// Fault: one file that others may change, also this host's own, takes the list
+// of all others away, or is passed over in silence.
+func TestKeysListGoesOnBesideABadFile(t *testing.T) {
+	w, b := newWorld(t), newWorld(t)
+	w.deps.Rand, b.deps.Rand, b.deps.Hostname = rand.Reader, rand.Reader, "hostb"
+	if r := w.run("keys", "trust", w.write("got/hostb.pub", b.run("keys", "show").out)); r.code != 0 {
+		t.Fatalf("%+v", r)
+	}
+	for _, bad := range []string{"hostc", w.deps.Hostname} {
+		path := w.write(".config/bridged/trust/"+bad+".pub", w.run("keys", "show").out)
+		if err := os.Chmod(path, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if r := w.run("keys", "list"); r.code != 0 || strings.Count(r.err, bad+".pub has mode 0666") != 1 || !strings.Contains(r.out, "hostb\t") || strings.Contains(r.out, "0001-") {
+			t.Errorf("beside %s: %+v", bad, r)
+		}
+	}
+}
+
 // Fault: a file of the trust directory that trusts nobody is passed over in
 // silence, or a host's second key is taken without being asked for.
 func TestTrustThatIsNoTrust(t *testing.T) {

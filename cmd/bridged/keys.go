@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/ed25519"
+	"slices"
 	"strings"
 	"time"
 
@@ -121,10 +122,7 @@ key has become known to somebody.`,
 			if apply {
 				was, is, err = keys.Rotate(cfg.KeyPath(), cfg.TrustDir, cfg.Host, time.Now())
 			} else {
-				var next ed25519.PrivateKey
-				if next, err = keys.Next(cfg.KeyPath(), a.Rand); err == nil {
-					is = next.Public().(ed25519.PublicKey)
-				}
+				is, err = keys.Next(cfg.KeyPath(), cfg.TrustDir, cfg.Host, a.Rand, time.Now())
 			}
 			if err != nil {
 				return err
@@ -197,6 +195,14 @@ type trusted struct {
 	Since        []string `json:"since,omitempty"` // one for each fingerprint
 }
 
+// written is a time, or nothing where none is known.
+func written(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
 func printTrusted(w *printer, all []trusted) {
 	var rows [][]string
 	head := []string{"host", "fingerprint"}
@@ -243,11 +249,14 @@ func (a *app) keysListCmd() *cobra.Command {
 				Trusted  []trusted `json:"trusted"`
 				Problems []string  `json:"problems"`
 			}{Problems: []string{}}
+			for _, p := range trust.Problems() {
+				out.Problems = append(out.Problems, p.Error())
+			}
 			for _, host := range trust.Hosts() {
 				t := trusted{Host: host, Self: host == cfg.Host}
 				since, err := keys.Since(cfg.TrustDir, host)
-				if err != nil {
-					return err
+				if err != nil && !slices.Contains(out.Problems, err.Error()) {
+					out.Problems = append(out.Problems, err.Error())
 				}
 				if t.Self {
 					if since == nil {
@@ -260,12 +269,9 @@ func (a *app) keysListCmd() *cobra.Command {
 				for _, k := range trust.Keys(host) {
 					print := keys.Fingerprint(k)
 					t.Fingerprints = append(t.Fingerprints, print)
-					t.Since = append(t.Since, since[print].UTC().Format(time.RFC3339))
+					t.Since = append(t.Since, written(since[print]))
 				}
 				out.Trusted = append(out.Trusted, t)
-			}
-			for _, p := range trust.Problems() {
-				out.Problems = append(out.Problems, p.Error())
 			}
 			return a.emit(out, func(w *printer) {
 				printTrusted(w, out.Trusted)
