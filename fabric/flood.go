@@ -26,7 +26,8 @@ const (
 //
 // Time is what the sender signed, within what has passed: mail that waited
 // while we were away comes at once and was sent at an honest pace. A host that
-// lies about its times gets more through, once.
+// lies about its times gets more through, once. Where these times stand still,
+// because its clock was put back or dead letters come again, ours goes on.
 type floods struct {
 	perMinute int // 0: no bound
 	pairs     map[[2]string]*flow
@@ -35,7 +36,8 @@ type floods struct {
 // flow is the mail of one sender to one recipient.
 type flow struct {
 	limit *rate.Limiter
-	at    time.Time // up to where its time has come
+	at    time.Time // up to where its time has come; never goes back
+	came  time.Time // when its last message came
 	told  time.Time // when it was last told that it is too fast
 }
 
@@ -53,15 +55,14 @@ func (f *floods) take(now time.Time, env *envelope.Envelope) judgement {
 		if f.pairs == nil {
 			f.pairs = map[[2]string]*flow{}
 		}
-		l = &flow{limit: f.limiter()}
+		l = &flow{limit: f.limiter(), came: now}
 		f.pairs[pair] = l
 	}
+	l.at = l.at.Add(max(now.Sub(l.came), 0))
+	l.came = now
 	at := env.Sent()
 	if at.After(now) {
 		at = now
-	}
-	if l.at.Sub(now) > time.Minute { // our clock was put back
-		l.at, l.limit = at, f.limiter()
 	}
 	if at.After(l.at) {
 		l.at = at

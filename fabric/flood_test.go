@@ -20,15 +20,15 @@ func TestAFloodFromOneSenderLeavesRoomForOthers(t *testing.T) {
 	const perPair, flood = 20, 600
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
-	b := fl.up("hostb", func(c *Config, _ *Deps) { c.PerPair = perPair })
+	now := time.Now() // stands still: on a slow machine none becomes free
+	b := fl.up("hostb", func(c *Config, d *Deps) { c.PerPair, d.Now = perPair, func() time.Time { return now } })
 	from, friend, to := fl.entity("hosta"), fl.entity("hosta"), fl.entity("hostb")
 	box := b.attach(to) // its window is 64, and nothing is settled
 	_, ch := stranger(t, uri)
-	now := time.Now().UnixMilli() // one time for all: on a slow machine none becomes free
 	for i := range flood {
 		kind := []envelope.Kind{envelope.Send, envelope.Reply, envelope.Failed}[i%3]
 		e := fl.letter(kind, "hosta", from, to, "", func(e *envelope.Envelope) {
-			if e.TS = now; kind == envelope.Send {
+			if e.TS = now.UnixMilli(); kind == envelope.Send {
 				e.Body = []byte("flood")
 				return
 			}
@@ -56,8 +56,8 @@ func TestAFloodFromOneSenderLeavesRoomForOthers(t *testing.T) {
 }
 
 // Fails when mail that waited while its recipient was away is taken for a
-// flood, when a flood passes by what it says of its times, or when one sender
-// or recipient costs another.
+// flood, when a flood passes by what it says of its times, when a sender is kept
+// out for longer than his flood, or when one sender or recipient costs another.
 func TestWhatAFloodIs(t *testing.T) {
 	t.Attr("threat", "G5 B8")
 	const perPair = 60
@@ -103,6 +103,17 @@ func TestWhatAFloodIs(t *testing.T) {
 	now = now.Add(time.Minute)
 	if n := passed(f, "x", "y", 5000, func(int) time.Time { return now }); n != burst {
 		t.Errorf("a minute after the clock was put back %d are taken, want %d", n, burst)
+	}
+	// Times that stand still: the sender's clock was put back, or dead letters of
+	// long ago come again after something newer.
+	for name, back := range map[string]time.Duration{"a clock put back": time.Hour, "dead letters again": 7 * 24 * time.Hour} {
+		old := now.Add(-back)
+		passed(f, name, "y", 1, func(int) time.Time { return now })
+		passed(f, name, "y", 5000, func(int) time.Time { return old })
+		now = now.Add(time.Minute)
+		if n := passed(f, name, "y", 5000, func(int) time.Time { return old }); n != burst {
+			t.Errorf("%s: a minute later %d are taken, want %d", name, n, burst)
+		}
 	}
 	for i := range 10 * floodPairs {
 		f.take(now, letter(fmt.Sprint("made up ", i), "y", now))
