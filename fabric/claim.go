@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -64,7 +65,7 @@ func (f *Fabric) claimRefused(s *session, err error, since time.Time, said *time
 		}
 		return false
 	}
-	if s.denied(f.names.ControlQueue(f.cfg.Host)) {
+	if denied(err) {
 		f.setClaim(ClaimRefused)
 		text := noRight(f.names.ControlQueue(f.cfg.Host))
 		f.update(func() { f.reason = text })
@@ -152,20 +153,12 @@ func (s *session) control(env *envelope.Envelope, h *hold) {
 	s.settle(h.Ack)
 }
 
-// deniedBound is how long the broker may take to say who consumes a queue.
-const deniedBound = 5 * time.Second
-
-// denied tells a missing right from another consumer, which have one code:
-// nobody consumes the queue, or it is not even there.
-func (s *session) denied(queue string) bool {
-	ctx, cancel := context.WithTimeout(s.ctx, deniedBound)
-	defer cancel()
-	var q amqp.Queue
-	err := s.aside(ctx, func(ch *amqp.Channel) (err error) {
-		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		return err
-	})
-	return isCode(err, amqp.NotFound) || err == nil && q.Consumers == 0
+// denied tells a missing right from another consumer, which have one code. Both
+// brokers say "in exclusive use" of the second (broker fact §2); who consumes
+// the queue a moment later proves nothing, he may just have lost his link.
+func denied(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Code == amqp.AccessRefused && !strings.Contains(e.Reason, "exclusive")
 }
 
 func noRight(queue string) string {

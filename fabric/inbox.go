@@ -187,7 +187,7 @@ func (in *inbox) trouble(s *session, err error, refusedSince time.Time) {
 		if time.Since(refusedSince) <= f.refusedFor {
 			return // ordinary after a crash or a partition (broker fact §3)
 		}
-		if s.denied(queue) {
+		if denied(err) {
 			in.set(InboxDetached)
 			text = noRight(queue)
 			break
