@@ -321,6 +321,7 @@ func (c *Control) ask(ctx context.Context, s *spawning) (outcome, error) {
 			env := c.request(envelope.Spawn, s.rec.From, s.rec.Host, s.rec.SpawnID, s.rec.TraceID, expires, body)
 			err := c.cfg.Broker.Publish(ctx, envelope.LaneControl, env)
 			if err != nil && !sent {
+				c.forget(ctx, s.rec)
 				return outcome{}, err // nothing can come of it
 			}
 			if !sent {
@@ -390,13 +391,15 @@ func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
 		owed = err
 		failpoint.Hit("control.task.sent")
 	}
-	c.trace("concluded", rec, rec.State, strings.TrimSpace(rec.Code+" "+rec.Detail))
-	if rec.Host != c.cfg.Host { // else the launch said it
-		c.auditSpawn(rec, spawnAct(o), fault.Code(rec.Code))
+	if s.rec.State == store.SpawnAsked { // else only its task was owed still
+		c.trace("concluded", rec, rec.State, strings.TrimSpace(rec.Code+" "+rec.Detail))
+		if rec.Host != c.cfg.Host { // else the launch said it
+			c.auditSpawn(rec, spawnAct(o), fault.Code(rec.Code))
+		}
 	}
 	err := c.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if rec.Key == rec.SpawnID && o.failure != nil && o.failure.refused() {
-			return errors.Join(tx.DeleteKey(rec.From, rec.Key), tx.DeleteSpawn(rec.SpawnID))
+			return unasked(tx, rec)
 		}
 		return tx.PutSpawn(rec)
 	})
@@ -411,6 +414,19 @@ func (c *Control) conclude(ctx context.Context, s *spawning, o outcome) error {
 		c.log.Error("the outcome of a spawn was not recorded; it will be asked for again", "spawn", rec.SpawnID, "error", err)
 	}
 	return nil
+}
+
+// forget takes back the record of a request that never left, so that its key can
+// be used again. A record that cannot be taken back is asked for again.
+func (c *Control) forget(ctx context.Context, rec store.Spawn) {
+	err := c.cfg.Store.Write(context.WithoutCancel(ctx), func(tx *store.Tx) error { return unasked(tx, rec) })
+	if err != nil {
+		c.log.Error("a spawn that was not asked for stays on record", "spawn", rec.SpawnID, "error", err)
+	}
+}
+
+func unasked(tx *store.Tx, rec store.Spawn) error {
+	return errors.Join(tx.DeleteKey(rec.From, rec.Key), tx.DeleteSpawn(rec.SpawnID))
 }
 
 func spawnAct(o outcome) string {

@@ -98,3 +98,58 @@ func TestBothSidesKeepARecord(t *testing.T) {
 	}
 	both("a spawn at home", []string{"spawn hosta>hosta by lead: begun ", "spawn hosta>hosta by lead: spawned "}, nil)
 }
+
+// What has been done is on record once. Fails when an agent that stops again what
+// has ended, here or elsewhere, or a task that cannot be sent yet, writes it down
+// again and again: that pushes out what was done before.
+func TestWhatWasDoneIsWrittenOnce(t *testing.T) {
+	t.Attr("threat", "G8")
+	w := newWorld(t)
+	a, b := w.hosts["hosta"], w.hosts["hostb"]
+	a.set(func() { a.mute = fault.New(fault.BrokerDown, "it is away") })
+	r := w.ask(func(r *Request) { r.Task = "go" })
+	for range 3 { // and by itself, in between
+		_, err := a.Spawn(t.Context(), r)
+		wants(t, err, fault.BrokerDown, "its task was not sent")
+	}
+	a.set(func() { a.mute = nil })
+	got, err := a.Spawn(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := b.Spawn(t.Context(), w.ask())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		for _, gid := range []string{here.Target.GID, got.Target.GID} {
+			if _, done, err := b.Control.Stop(t.Context(), lead, gid); !done || err != nil {
+				t.Fatalf("stopped %v, %v", done, err)
+			}
+		}
+	}
+	w.mu.Lock()
+	w.gone[got.Target.GID] = true // as presence says
+	w.mu.Unlock()
+	for range 3 {
+		if _, done, err := a.Control.Stop(t.Context(), lead, got.Target.GID); !done || err != nil {
+			t.Fatalf("stopped %v, %v", done, err)
+		}
+	}
+	if got, want := a.audited(2), []string{"spawn hosta>hostb by lead: asked ", "spawn hosta>hostb by lead: spawned "}; !slices.Equal(got, want) {
+		t.Errorf("who asks wrote %q, want %q", got, want)
+	}
+	seen := map[string]int{}
+	for _, act := range b.audited(8) {
+		seen[act]++
+	}
+	for act, n := range map[string]int{
+		"spawn hosta>hostb by lead: begun ": 1, "spawn hosta>hostb by lead: spawned ": 1,
+		"spawn hostb>hostb by lead: begun ": 1, "spawn hostb>hostb by lead: spawned ": 1,
+		"stop hostb>hostb by lead: begun ": 2, "stop hostb>hostb by lead: stopped ": 2,
+	} {
+		if seen[act] != n {
+			t.Errorf("%q is written %d times, want %d", act, seen[act], n)
+		}
+	}
+}

@@ -218,23 +218,31 @@ func TestAFailedLaunchIsUndoneBeforeItsAnswer(t *testing.T) {
 	}
 }
 
+// launching is a world in which hosta gave up waiting for an agent with a task
+// that is being launched on hostb until ready is called.
+func launching(t *testing.T) (w *world, r Request, gid string, ready func()) {
+	t.Helper()
+	w = newWorld(t)
+	a, b := w.hosts["hosta"], w.hosts["hostb"]
+	blocked := make(chan struct{})
+	b.set(func() { b.blocked = blocked })
+	r = w.ask(func(r *Request) { r.Task, r.Timeout = "go", 50*time.Millisecond })
+	_, err := a.Spawn(t.Context(), r)
+	wants(t, err, fault.SpawnTimeout, r.Key)
+	await(t, "the launch", func() bool { return b.count(&b.opened) == 1 })
+	return w, r, w.last(envelope.Spawn).SpawnID, func() { close(blocked) }
+}
+
 // The next start takes up what the one before left: a launch is undone, a task
 // that is owed is sent. Fails when the pane stays, the outcome is another one,
 // or the task is lost.
 func TestTheNextStartTakesUpWhatWasLeft(t *testing.T) {
-	w := newWorld(t)
+	w, _, gid, ready := launching(t)
 	a, b := w.hosts["hosta"], w.hosts["hostb"]
-	blocked := make(chan struct{})
-	b.set(func() { b.blocked = blocked })
-	r := w.ask(func(r *Request) { r.Task, r.Timeout = "go", 50*time.Millisecond })
-	_, err := a.Spawn(t.Context(), r)
-	wants(t, err, fault.SpawnTimeout, r.Key)
-	await(t, "the launch", func() bool { return b.count(&b.opened) == 1 })
-	gid := w.last(envelope.Spawn).SpawnID
 	a.end() // it owes a task
 	asked := w.last(envelope.Spawn)
 	w.bring(envelope.LaneControl, asked)
-	close(blocked)
+	ready()
 	await(t, "the agent", func() bool { return b.record(gid).State == store.SpawnSpawned })
 	a.begin(2)
 	await(t, "the task", func() bool { return a.record(gid).Task == "" })
@@ -269,22 +277,15 @@ func TestTheNextStartTakesUpWhatWasLeft(t *testing.T) {
 // said to have started nothing because of that; or when a task that cannot be
 // sent at first is never sent.
 func TestAStartWithoutTheBrokerGivesNothingUp(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.hosts["hosta"], w.hosts["hostb"]
-	blocked := make(chan struct{})
-	b.set(func() { b.blocked = blocked })
-	r := w.ask(func(r *Request) { r.Task, r.Timeout = "go", 50*time.Millisecond })
-	_, err := a.Spawn(t.Context(), r)
-	wants(t, err, fault.SpawnTimeout, r.Key)
-	await(t, "the launch", func() bool { return b.count(&b.opened) == 1 })
-	gid := w.last(envelope.Spawn).SpawnID
+	w, r, gid, ready := launching(t)
+	a := w.hosts["hosta"]
 	a.end()
 	a.down = fault.New(fault.BrokerDown, "it is away")
 	a.set(func() { a.mute = a.down })
 	a.begin(2)
-	_, err = a.Spawn(t.Context(), r)
+	_, err := a.Spawn(t.Context(), r)
 	wants(t, err, fault.SpawnTimeout, gid)
-	close(blocked)
+	ready()
 	await(t, "the agent", func() bool { return a.record(gid).State == store.SpawnSpawned })
 	if a.record(gid).Task == "" {
 		t.Fatal("its task counts as sent")
@@ -293,6 +294,28 @@ func TestAStartWithoutTheBrokerGivesNothingUp(t *testing.T) {
 	await(t, "the task", func() bool { return a.record(gid).Task == "" })
 	if want := []string{gid + " go"}; !slices.Equal(a.briefs, want) {
 		t.Errorf("briefs %q, want %q", a.briefs, want)
+	}
+}
+
+// Nothing left when the first request was refused by the broker, or by the link.
+// Fails when a repeated call waits for a launch that cannot be, instead of being
+// told the same or asking anew, or when something of it stays on record.
+func TestARequestThatNeverLeftIsNotWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.hosts["hosta"], w.hosts["hostb"]
+	r := w.ask()
+	a.set(func() { a.down = fault.New(fault.Unroutable, "host hostb takes no requests") })
+	for range 2 {
+		_, err := a.Spawn(t.Context(), r)
+		wants(t, err, fault.Unroutable, "takes no requests")
+		if all := a.spawns(); len(all) != 0 {
+			t.Errorf("on record is %+v", all)
+		}
+	}
+	a.set(func() { a.down = nil })
+	got, err := a.Spawn(t.Context(), r)
+	if err != nil || got.Target.Host != "hostb" || b.count(&b.opened) != 1 {
+		t.Errorf("once it can be asked: %+v, %v", got, err)
 	}
 }
 

@@ -28,24 +28,27 @@ func (c *Control) Stop(ctx context.Context, from, address string) (t roster.Targ
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopWait)
 	defer cancel()
-	act := Act{Verb: verbStop, Who: from, From: c.cfg.Host, Host: t.Host, GID: t.GID, Outcome: actBegun, TraceID: c.cfg.NewTrace()}
-	if t.Local {
+	act := Act{Verb: verbStop, Who: from, From: c.cfg.Host, Host: t.Host, GID: t.GID, TraceID: c.cfg.NewTrace()}
+	acted := false
+	say := func(outcome string) {
+		act.Outcome, acted = outcome, true
 		c.audit(act)
-		done, err = c.stopHere(ctx, t.GID)
+	}
+	if t.Local {
+		done, err = c.stopHere(ctx, t.GID, say)
 	} else {
-		act.Outcome = actAsked
-		done, err = c.stopThere(ctx, t, act)
+		done, err = c.stopThere(ctx, t, act, say)
 	}
 	switch {
 	case err != nil:
-		act.Outcome, act.Code = actFailed, fault.CodeOf(err)
+		act.Code = fault.CodeOf(err)
 		if act.Code == fault.NotAllowed || act.Code == fault.UnknownRecipient {
-			act.Outcome = actRefused
+			say(actRefused)
+		} else {
+			say(actFailed)
 		}
-		c.audit(act)
-	case done:
-		act.Outcome = actStopped
-		c.audit(act)
+	case done && acted: // what had ended before was not stopped by this call
+		say(actStopped)
 	}
 	return t, done, err
 }
@@ -54,17 +57,18 @@ func notAWorker(t roster.Target) error {
 	return fault.New(fault.NotAllowed, "%s is a %s, and only workers can be stopped: its client ends by itself, and its entity with `bridged unregister` on its host", t.Address(), t.Kind)
 }
 
-func (c *Control) stopHere(ctx context.Context, gid string) (bool, error) {
+func (c *Control) stopHere(ctx context.Context, gid string, say func(outcome string)) (bool, error) {
 	if _, ended, found := c.cfg.Entities.Find(gid); found && !ended {
 		if err := c.cfg.Entities.Stop(ctx, gid); err != nil {
 			return false, err
 		}
+		say(actBegun)
 	}
 	return c.cfg.Entities.AwaitEnd(ctx, gid), nil
 }
 
-// stopThere asks, and says so as act once it has.
-func (c *Control) stopThere(ctx context.Context, t roster.Target, act Act) (bool, error) {
+// stopThere asks, and says so once it has.
+func (c *Control) stopThere(ctx context.Context, t roster.Target, act Act, say func(outcome string)) (bool, error) {
 	if t.Gone {
 		return true, nil
 	}
@@ -85,7 +89,7 @@ func (c *Control) stopThere(ctx context.Context, t roster.Target, act Act) (bool
 			return false, err
 		}
 		if !sent {
-			c.audit(act)
+			say(actAsked)
 		}
 		failpoint.Hit("control.stop.published")
 		select {

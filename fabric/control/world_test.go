@@ -87,6 +87,12 @@ func (s seat) Hosts() []roster.HostView {
 	return all
 }
 
+func (s seat) Resolve(address string) (roster.Target, error) {
+	t, err := s.world.Resolve(address)
+	t.Local = t.Host == s.host
+	return t, err
+}
+
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, present: map[string]string{}, gone: map[string]bool{}, change: make(chan struct{}), hosts: map[string]*host{}}
 	for _, name := range []string{"hosta", "hostb"} {
@@ -198,8 +204,11 @@ func (h *host) Publish(ctx context.Context, lane envelope.Lane, env *envelope.En
 	w.sent = append(w.sent, env)
 	lost := w.drop != nil && w.drop(env)
 	w.mu.Unlock()
-	if h.down != nil {
-		return h.down
+	h.mu.Lock()
+	down := h.down
+	h.mu.Unlock()
+	if down != nil {
+		return down
 	}
 	if lost {
 		return nil
