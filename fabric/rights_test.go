@@ -240,6 +240,7 @@ func (v *visitor) said() string {
 // a gateway with these rights cannot do all that gateways do, when it can do what
 // it must not, or when one part of them can be left out and nothing names it.
 func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
+	t.Attr("threat", "B3 B6")
 	node := rabbit.Private(t)
 	dir := t.TempDir()
 	if err := node.Tool(dir); err != nil {

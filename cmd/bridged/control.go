@@ -56,7 +56,7 @@ func (g *gateway) sendRefused(e *envelope.Envelope) {
 // same, and says so.
 func (g *gateway) audited(a audit.Act) {
 	if err := g.audit.Write(a); err != nil {
-		g.log.Error("an act is not in the audit log", "verb", a.Verb, "from", a.From, "who", a.Who, "outcome", a.Outcome, "trace", a.TraceID, "error", err)
+		g.log.Error("trouble with the audit log, which may miss an act", "verb", a.Verb, "from", a.From, "who", a.Who, "outcome", a.Outcome, "trace", a.TraceID, "error", err)
 	}
 }
 

@@ -26,19 +26,22 @@ const (
 	keepFiles = 5 // older ones, .1 the youngest
 )
 
-// What one host is refused, or told, fills the log only so fast, else it could
-// push out what was done. The rest is counted.
+// What changed nothing fills the log only so fast for each host, verb and
+// outcome, else it could push out what was done. The rest is counted.
 const (
 	gatheredBurst = 20
 	gatheredEvery = time.Minute // one more
-	gatheredMost  = 256         // hosts that are told apart
+	gatheredMost  = 1024        // that are told apart
 )
 
-// The outcomes of which only so many are written.
-const (
-	Refused = "refused"
-	Told    = "told"
-)
+// Refused is the outcome of what was not done.
+const Refused = "refused"
+
+// done reports whether an outcome is of something that happened to an agent.
+// Each such act is written.
+func done(outcome string) bool {
+	return outcome == "begun" || outcome == "spawned" || outcome == "stopped"
+}
 
 // Act is one step of a control verb. Empty fields are left out.
 type Act struct {
@@ -52,7 +55,7 @@ type Act struct {
 	Outcome string    `json:"outcome"`           // asked, begun, spawned, stopped, told, refused or failed
 	Code    string    `json:"code,omitempty"`    // the error code
 	TraceID string    `json:"trace,omitempty"`
-	Unsaid  int       `json:"unsaid,omitempty"` // acts of this host and outcome before this one that were not written
+	Unsaid  int       `json:"unsaid,omitempty"` // acts of this host, verb and outcome before this one that were not written
 }
 
 // Log appends acts to a file. All methods may be called from any goroutine.
@@ -63,7 +66,7 @@ type Log struct {
 	mu   sync.Mutex
 	file *os.File
 	size int64
-	acts map[[2]string]*gathered // by outcome and host
+	acts map[[3]string]*gathered // by verb, outcome and host
 }
 
 type gathered struct {
@@ -74,7 +77,7 @@ type gathered struct {
 // Open opens the log at path, mode 0600. One that others can read or write is
 // refused, and so is what is no file.
 func Open(path string, now func() time.Time) (*Log, error) {
-	l := &Log{path: path, now: now, acts: map[[2]string]*gathered{}}
+	l := &Log{path: path, now: now, acts: map[[3]string]*gathered{}}
 	return l, l.open()
 }
 
@@ -104,14 +107,14 @@ func (l *Log) fault(err error) error {
 	return fault.Wrap(err, fault.Internal, "cannot write the audit log %s; see the cause", l.path)
 }
 
-// Write appends an act and gives it its time. Of what a host is refused or told
-// it counts what comes too fast.
+// Write appends an act and gives it its time. Of what changed nothing it counts
+// what comes too fast.
 func (l *Log) Write(a Act) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.Time = l.now().UTC()
-	if a.Outcome == Refused || a.Outcome == Told {
-		g := l.gathered(a.Outcome, a.From)
+	if !done(a.Outcome) {
+		g := l.gathered(a.Verb, a.Outcome, a.From)
 		if !g.limit.AllowN(a.Time, 1) {
 			g.unsaid++
 			return nil
@@ -125,55 +128,61 @@ func (l *Log) Write(a Act) error {
 	return l.append(append(line, '\n'))
 }
 
-func (l *Log) gathered(outcome, host string) *gathered {
-	if len(l.acts) >= gatheredMost && l.acts[[2]string{outcome, host}] == nil {
-		host = "" // trusted hosts are not that many
+func (l *Log) gathered(verb, outcome, host string) *gathered {
+	key := [3]string{verb, outcome, host}
+	if len(l.acts) >= gatheredMost && l.acts[key] == nil {
+		key = [3]string{} // trusted hosts are not that many
 	}
-	g := l.acts[[2]string{outcome, host}]
+	g := l.acts[key]
 	if g == nil {
 		g = &gathered{limit: rate.NewLimiter(rate.Every(gatheredEvery), gatheredBurst)}
-		l.acts[[2]string{outcome, host}] = g
+		l.acts[key] = g
 	}
 	return g
 }
 
-// append writes a line in one piece; l.mu is held.
+// append writes a line in one piece; l.mu is held. Where the files cannot be
+// moved the line is written all the same, and the log outgrows its bound.
 func (l *Log) append(line []byte) error {
 	if l.file == nil { // it could not be opened again
 		if err := l.open(); err != nil {
 			return err
 		}
 	}
+	var moved error
 	if l.size > 0 && l.size+int64(len(line)) > fileBytes {
-		if err := l.rotate(); err != nil {
-			return err
+		moved = l.rotate()
+		if l.file == nil {
+			return moved
 		}
 	}
 	n, err := l.file.Write(line)
 	l.size += int64(n)
 	if err != nil {
-		return l.fault(err)
+		return l.fault(errors.Join(moved, err))
 	}
-	return nil
+	return moved
 }
 
-// rotate moves the file to .1, .1 to .2 and so on; the oldest goes.
+// rotate moves the file to .1, .1 to .2 and so on; the oldest goes. At the first
+// that cannot be moved it stops, so that none is lost. l.file is nil afterwards
+// if no file could be opened.
 func (l *Log) rotate() error {
 	err := l.file.Close()
 	l.file = nil
-	for i := keepFiles; i >= 1; i-- {
+	for i := keepFiles; i >= 1 && err == nil; i-- {
 		from := l.path
 		if i > 1 {
 			from = fmt.Sprintf("%s.%d", l.path, i-1)
 		}
 		if e := os.Rename(from, fmt.Sprintf("%s.%d", l.path, i)); !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
+			err = e
 		}
 	}
 	if err != nil {
-		return l.fault(err)
+		err = fault.Wrap(err, fault.Internal, "cannot rotate the audit log %s, which grows past its bound; see the cause", l.path)
 	}
-	return l.open()
+	return errors.Join(err, l.open())
 }
 
 // Close ends the log. Later acts open it again.

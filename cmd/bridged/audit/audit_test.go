@@ -85,7 +85,7 @@ func TestTheLogIsRotated(t *testing.T) {
 	pad := strings.Repeat("x", 64<<10)
 	const n = 150 // more than fits
 	for i := range n {
-		write(t, l, Act{Verb: "spawn", Outcome: "asked", GID: fmt.Sprint(i), Who: pad})
+		write(t, l, Act{Verb: "spawn", Outcome: "begun", GID: fmt.Sprint(i), Who: pad})
 	}
 	files, err := filepath.Glob(l.path + "*")
 	if err != nil || len(files) != keepFiles+1 {
@@ -122,16 +122,26 @@ func TestTheLogIsRotated(t *testing.T) {
 	}
 }
 
-// Fails when a host can push out what was done by being refused, when its
-// refusals hide those of another, or when how many there were is not told.
-func TestRefusalsDoNotPushOutWhatWasDone(t *testing.T) {
+// Fails when a host can push out what was done by what changes nothing, when its
+// refusals hide those of another or of another verb, when something that was
+// done is left out, or when how many there were is not told.
+func TestWhatChangedNothingDoesNotPushOutWhatWasDone(t *testing.T) {
 	t.Attr("threat", "G8")
 	now := time.Unix(1_800_000_000, 0)
 	l := open(t, &now)
 	write(t, l, Act{Verb: "spawn", From: "hosta", Outcome: "spawned"})
+	nothing := []Act{
+		{Verb: "stop", From: "hostx", Outcome: Refused, Code: "NOT_ALLOWED"},
+		{Verb: "spawn", From: "hostx", Outcome: Refused},
+		{Verb: "trace", From: "hostx", Outcome: "told"},
+		{Verb: "trace", From: "hostx", Outcome: "failed", Code: "BAD_REQUEST"},
+		{Verb: "trace", From: "hosta", Outcome: "asked"},
+		{Verb: "stop", From: "hosta", Outcome: "asked"},
+	}
 	for range 2_000 {
-		write(t, l, Act{Verb: "stop", From: "hostx", Outcome: Refused, Code: "NOT_ALLOWED"})
-		write(t, l, Act{Verb: "trace", From: "hostx", Outcome: Told})
+		for _, a := range nothing {
+			write(t, l, a)
+		}
 	}
 	write(t, l, Act{Verb: "stop", From: "hosty", Outcome: Refused})
 	write(t, l, Act{Verb: "stop", From: "hostx", Outcome: "stopped"})
@@ -141,12 +151,61 @@ func TestRefusalsDoNotPushOutWhatWasDone(t *testing.T) {
 		write(t, l, Act{Verb: "stop", From: fmt.Sprint("host", i), Outcome: Refused})
 	}
 	got := acts(t, l.path)
-	if len(got) > gatheredBurst*4+gatheredMost+4 || got[0].Outcome != "spawned" {
+	if len(got) > gatheredBurst*(len(nothing)+1)+gatheredMost+4 || got[0].Outcome != "spawned" {
 		t.Fatalf("%d acts, the first %+v", len(got), got[0])
 	}
-	tail := got[2*gatheredBurst+1:]
+	tail := got[len(nothing)*gatheredBurst+1:]
 	if tail[0].From != "hosty" || tail[1].Outcome != "stopped" || tail[2].From != "hostx" || tail[2].Unsaid != 2_000-gatheredBurst {
 		t.Errorf("after the burst: %+v", tail[:3])
+	}
+	for _, outcome := range []string{"begun", "spawned", "stopped"} {
+		before := len(acts(t, l.path))
+		for range 2 * gatheredBurst {
+			write(t, l, Act{Verb: "spawn", From: "hostx", Outcome: outcome})
+		}
+		if n := len(acts(t, l.path)) - before; n != 2*gatheredBurst {
+			t.Errorf("%d acts of %s are left, want %d", n, outcome, 2*gatheredBurst)
+		}
+	}
+}
+
+// Fails when an act, or one of before, is lost because the files cannot be moved,
+// or when nothing says that they cannot.
+func TestAnActOutlivesARotationThatFails(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	l := open(t, &now)
+	for i := range keepFiles - 1 {
+		if err := os.WriteFile(fmt.Sprintf("%s.%d", l.path, i+1), []byte(fmt.Sprint(i+1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := fmt.Sprintf("%s.%d", l.path, keepFiles)
+	if err := os.Mkdir(last, 0o700); err != nil { // no file takes its place
+		t.Fatal(err)
+	}
+	write(t, l, Act{Verb: "spawn", Outcome: "begun", GID: "first", Who: strings.Repeat("x", fileBytes)})
+	for _, gid := range []string{"second", "third"} {
+		if err := l.Write(Act{Verb: "spawn", Outcome: "spawned", GID: gid}); !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), "rotate") {
+			t.Errorf("%s: %v", gid, err)
+		}
+	}
+	text, err := os.ReadFile(l.path)
+	for _, gid := range []string{"first", "second", "third"} {
+		if err != nil || !strings.Contains(string(text), gid) {
+			t.Errorf("%s is lost, %v", gid, err)
+		}
+	}
+	for i := 1; i < keepFiles; i++ {
+		if text, err := os.ReadFile(fmt.Sprintf("%s.%d", l.path, i)); err != nil || string(text) != fmt.Sprint(i) {
+			t.Errorf(".%d holds %q, %v", i, text, err)
+		}
+	}
+	if err := os.Remove(last); err != nil {
+		t.Fatal(err)
+	}
+	write(t, l, Act{Verb: "spawn", Outcome: "spawned", GID: "fourth"})
+	if got := acts(t, l.path); len(got) != 1 || got[0].GID != "fourth" {
+		t.Errorf("mended: %+v", got)
 	}
 }
 
