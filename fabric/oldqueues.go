@@ -89,10 +89,14 @@ func (o *OldQueues) Look(ctx context.Context, queue string) (migrations.Queue, e
 		q, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 		return err
 	})
-	if isCode(err, amqp.NotFound) {
+	switch {
+	case isCode(err, amqp.NotFound):
 		return migrations.Queue{}, migrations.ErrNoQueue
-	}
-	if err != nil {
+	case isCode(err, amqp.ResourceLocked):
+		return migrations.Queue{}, fault.Wrap(err, fault.NotAllowed, "%s belongs to a connection of somebody else alone, so it is no queue of the old daemon; leave it out with --skip %s", queue, queue)
+	case isCode(err, amqp.AccessRefused):
+		return migrations.Queue{}, fault.Wrap(err, fault.NotAllowed, "the broker does not let this login look at %s; give it the right to, or leave the queue out with --skip %s", queue, queue)
+	case err != nil:
 		return migrations.Queue{}, lost(err)
 	}
 	return migrations.Queue{Ready: q.Messages, Consumers: q.Consumers}, nil

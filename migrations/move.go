@@ -22,6 +22,9 @@ type Row struct {
 	ToID      string `json:"to_id,omitempty"`
 	Inbox     string `json:"inbox,omitempty"`   // the queue of that main
 	Problem   string `json:"problem,omitempty"` // why nothing can be moved
+	// Foreign: nobody on this host knows the pane, so the queue may be another
+	// host's. It is never deleted.
+	Foreign bool `json:"foreign,omitempty"`
 }
 
 // Count says what became of the messages of one queue in one run:
@@ -116,7 +119,7 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 		err = errors.Join(err, m.Journal.done(row.Queue))
 	}
 	r.reckon(ctx)
-	if err == nil && m.Delete && r.count.Left == 0 && !r.unsure {
+	if err == nil && m.Delete && !row.Foreign && r.count.Left == 0 && !r.unsure {
 		failpoint.Hit("migrate.delete.before")
 		r.count.Deleted, err = m.Broker.Delete(ctx, row.Queue)
 		failpoint.Hit("migrate.delete.after")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +27,7 @@ type Sources struct {
 	Panes   []string          // that herdr has: their queues may be there or not
 	Queues  []string          // that must be there
 	Found   []string          // that the management API lists
+	Skip    []string          // patterns (path.Match) of queues to leave alone
 	Workers map[string]Person // by pane
 	Main    Person            // zero: there is none to deliver to
 	NoMain  string            // why not, and what to do
@@ -33,35 +35,65 @@ type Sources struct {
 }
 
 // Plan looks at every queue that there may be and says what a move would do.
-// It changes nothing.
+// It changes nothing. BAD_REQUEST: a queue or a pattern cannot be meant so.
 func Plan(ctx context.Context, b Broker, s Sources) ([]Row, error) {
 	var names []string
-	must := map[string]bool{}
+	named := map[string]bool{} // must be there
+	ours := map[string]bool{}  // somebody here says whose it is
 	for _, pane := range s.Panes {
-		names = append(names, QueueOf(pane))
+		q := QueueOf(pane)
+		names, ours[q] = append(names, q), true
 	}
 	for _, q := range s.Queues {
 		if _, ok := PaneOf(q); !ok {
 			return nil, fault.New(fault.BadRequest, "%q is no queue of the old daemon: those are called agent.PANE.inbox", q)
 		}
-		names, must[q] = append(names, q), true
+		names, named[q], ours[q] = append(names, q), true, true
 	}
 	names = append(names, s.Found...)
 	slices.Sort(names)
 	rows := []Row{}
 	for _, name := range slices.Compact(names) {
+		switch skip, err := s.skips(name); {
+		case err != nil:
+			return nil, err
+		case skip && named[name]:
+			return nil, fault.New(fault.BadRequest, "%s is named by --queue and left out by --skip; say one of them", name)
+		case skip:
+			continue
+		}
 		q, err := b.Look(ctx, name)
 		switch {
-		case errors.Is(err, ErrNoQueue) && must[name]:
+		case errors.Is(err, ErrNoQueue) && named[name]:
 			return nil, fault.New(fault.BadRequest, "there is no queue %s on the broker; leave it out, or see broker.uri and its vhost", name)
 		case errors.Is(err, ErrNoQueue):
+			continue
+		case fault.Is(err, fault.NotAllowed):
+			pane, _ := PaneOf(name)
+			rows = append(rows, Row{Queue: name, Pane: pane, Problem: fault.From(err).Sentence, Foreign: !ours[name]})
 			continue
 		case err != nil:
 			return nil, err
 		}
-		rows = append(rows, s.row(name, q))
+		r := s.row(name, q)
+		r.Foreign = !ours[name]
+		rows = append(rows, r)
 	}
 	return rows, nil
+}
+
+// skips reports whether queue is to be left alone.
+func (s Sources) skips(queue string) (bool, error) {
+	for _, pattern := range s.Skip {
+		match, err := path.Match(pattern, queue)
+		if err != nil {
+			return false, fault.New(fault.BadRequest, "--skip %q is no name of a queue and no pattern: * stands for any letters, ? for one", pattern)
+		}
+		if match {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 func (s Sources) row(name string, q Queue) Row {
@@ -76,10 +108,10 @@ func (s Sources) row(name string, q Queue) Row {
 	}
 	switch {
 	case q.Consumers > 0:
-		r.Problem = "the old daemon still consumes it: stop it"
+		r.Problem = "an old daemon still consumes it: stop it, or, if it is another host's, leave the queue out with --skip " + name
 	case q.Ready == 0: // there is nothing to move
 	case !known:
-		r.Problem = fmt.Sprintf("no worker of this host is registered with pane %s: register it, or say whose mail it was with --map %s=NAME", pane, pane)
+		r.Problem = fmt.Sprintf("no worker of this host is registered with pane %s: register it, or say whose mail it was with --map %s=NAME; if it is another host's, leave the queue out with --skip %s", pane, pane, name)
 	case s.Main.GID == "":
 		r.Problem = s.NoMain
 	}

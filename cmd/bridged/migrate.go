@@ -29,6 +29,7 @@ import (
 type migrateFlags struct {
 	apply, remove bool
 	queues, maps  []string
+	skip          []string
 	to            string
 	management    string
 }
@@ -39,6 +40,9 @@ type migrated struct {
 	Plan    []migrations.Row   `json:"plan"`
 	Queues  []migrations.Count `json:"queues,omitempty"` // those that it came to
 	Note    string             `json:"note,omitempty"`
+	// Absent are queues that --map speaks of and the broker does not have: moved
+	// before, or mistyped.
+	Absent []string `json:"absent,omitempty"`
 }
 
 func (a *app) migrateCmd() *cobra.Command {
@@ -57,7 +61,8 @@ gets each reply once, in the order of each queue. An empty queue stays unless
 
 The queues are those of the panes that herdr has and of the workers that are
 registered, those that --queue names, and those that the broker's management API
-lists. A worker whose pane is no more: register it without a pane, and say whose
+lists. That API lists the queues of other hosts too: leave them out with --skip.
+Such a queue is never deleted. A worker whose pane is no more: register it without a pane, and say whose
 mail it was with --map.`,
 		Example: "  bridged migrate\n  bridged migrate --apply --delete\n  bridged migrate --map wQ:p2=reviewer --management http://broker:15672",
 		GroupID: groupHost,
@@ -67,6 +72,7 @@ mail it was with --map.`,
 	cmd.Flags().BoolVar(&f.apply, "apply", false, "move the mail; without it nothing is changed")
 	cmd.Flags().BoolVar(&f.remove, "delete", false, "with --apply: delete old queues that are empty and that nobody uses")
 	cmd.Flags().StringArrayVar(&f.queues, "queue", nil, "an old `QUEUE` that must be looked at; can be repeated")
+	cmd.Flags().StringArrayVar(&f.skip, "skip", nil, "a `QUEUE` that is left alone, as another host's; may hold * and ?, and can be repeated")
 	cmd.Flags().StringArrayVar(&f.maps, "map", nil, "`PANE=NAME`: what lies in the queue of PANE is from the worker NAME; can be repeated")
 	cmd.Flags().StringVar(&f.to, "to", "", "the `MAIN` that gets the mail (default mcp.default_main, else the only main of this host)")
 	cmd.Flags().StringVar(&f.management, "management", "", "`URL` of the broker's management API, to find queues whose panes are no more; with another login than broker.uri has: http://USER@broker:15672, and its password in $"+managementPassword)
@@ -115,6 +121,10 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 	out := migrated{}
 	if out.Plan, err = migrations.Plan(ctx, broker, sources); err != nil {
 		return err
+	}
+	out.Absent = absent(out.Plan, maps)
+	for _, q := range out.Absent {
+		a.note("there is no queue %s, which --map speaks of: its mail was moved before, or the pane is another", q)
 	}
 	if !f.apply {
 		out.Note = planned(out.Plan)
@@ -177,9 +187,21 @@ func readMaps(pairs []string) (map[string]string, error) {
 	return maps, nil
 }
 
+// absent are the queues of maps that the plan does not have.
+func absent(plan []migrations.Row, maps map[string]string) (queues []string) {
+	for pane := range maps {
+		q := migrations.QueueOf(pane)
+		if !slices.ContainsFunc(plan, func(r migrations.Row) bool { return r.Queue == q }) {
+			queues = append(queues, q)
+		}
+	}
+	slices.Sort(queues)
+	return queues
+}
+
 // sources gathers where old queues may be and who is who.
 func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r mcp.RosterResult, names fabric.Names, maps map[string]string) (migrations.Sources, error) {
-	s := migrations.Sources{Queues: f.queues, Workers: map[string]migrations.Person{}}
+	s := migrations.Sources{Queues: f.queues, Skip: f.skip, Workers: map[string]migrations.Person{}}
 	var mains []mcp.RosterEntity
 	byName := map[string]mcp.RosterEntity{}
 	for _, e := range r.Entities {

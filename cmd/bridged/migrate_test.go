@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,5 +115,14 @@ func TestMigrateSignsOnlyAsTheDaemonDoes(t *testing.T) {
 	}
 	if err := infoFault(fault.New(fault.BadRequest, "there is no /api/v1/info here")); !strings.Contains(err.Error(), "Restart it") {
 		t.Errorf("an older daemon: %v", err)
+	}
+}
+
+// Fails when a --map whose pane is mistyped is dropped without a word.
+func TestMapsWithoutAQueueAreNamed(t *testing.T) {
+	plan := []migrations.Row{{Queue: "agent.wQ:p2.inbox"}}
+	got := absent(plan, map[string]string{"wQ:p9": "builder", "wQ:p2": "reviewer", "wQ:p10": "tester"})
+	if want := []string{"agent.wQ:p10.inbox", "agent.wQ:p9.inbox"}; !slices.Equal(got, want) {
+		t.Errorf("it names %q, want %q", got, want)
 	}
 }

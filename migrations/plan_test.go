@@ -1,0 +1,139 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"fleetd/fault"
+	"fleetd/migrations"
+	"fleetd/test/rabbit"
+)
+
+// foreign is a queue of an old daemon on another host, which only the
+// management API knows of.
+func (w *world) foreign() string {
+	w.t.Helper()
+	q := migrations.QueueOf("w" + w.prefix + "elsewhere:p1")
+	if _, err := w.ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		if err := rabbit.Sweep(w.uri, []string{q}, nil); err != nil {
+			w.t.Error(err)
+		}
+	})
+	return q
+}
+
+// sources are what the command gathers for the world's queue and others that
+// the management API lists.
+func (w *world) sources(found ...string) migrations.Sources {
+	return migrations.Sources{
+		Panes: []string{w.pane}, Found: append(found, w.queue()), Inbox: w.names().Inbox(w.main),
+		Workers: map[string]migrations.Person{w.pane: {GID: w.worker, Address: "rev@hosta"}},
+		Main:    migrations.Person{GID: w.main, Address: "main@hosta"},
+	}
+}
+
+// Fails when --management with --delete deletes a queue of another host, whose
+// old daemon then loses what is said to it; or spares our own.
+func TestQueuesOfOtherHostsAreNotDeleted(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	w.old(numbered(2)...)
+	foreign := w.foreign()
+	b := w.dial(w.uri)
+	defer b.Close()
+	rows, err := migrations.Plan(t.Context(), b, w.sources(foreign))
+	if err != nil || migrations.Ready(rows) != nil || len(rows) != 2 {
+		t.Fatalf("the plan is %+v, %v", rows, err)
+	}
+	j, err := migrations.OpenJournal(w.journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Delete: true, Now: time.Now}
+	counts, err := m.Move(t.Context(), rows)
+	if err != nil || len(counts) != 2 {
+		t.Fatalf("it came to %+v, %v", counts, err)
+	}
+	for _, c := range counts {
+		if ours := c.Queue == w.queue(); c.Deleted != ours {
+			t.Errorf("ours %t: %+v", ours, c)
+		}
+	}
+	if _, err := b.Look(t.Context(), foreign); err != nil {
+		t.Errorf("the queue of another host: %v", err)
+	}
+}
+
+// In mixed times the old daemons of other hosts go on with their queues, which
+// the management API lists as well. Fails when our mail cannot be moved beside
+// them.
+func TestQueuesAreLeftOutOfAPlan(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	w.old(numbered(2)...)
+	foreign := w.foreign()
+	if _, err := w.ch.Consume(foreign, "", false, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	b := w.dial(w.uri)
+	defer b.Close()
+	s := w.sources(foreign)
+	rows, err := migrations.Plan(t.Context(), b, s)
+	if err != nil || !fault.Is(migrations.Ready(rows), fault.Conflict) || !strings.Contains(migrations.Ready(rows).Error(), "--skip "+foreign) {
+		t.Fatalf("beside another host's old daemon: %+v, %v", rows, err)
+	}
+	for _, pattern := range []string{foreign, "agent.w" + w.prefix + "else*"} {
+		s.Skip = []string{"agent.nobody:p1.inbox", pattern}
+		rows, err = migrations.Plan(t.Context(), b, s)
+		if err != nil || len(rows) != 1 || rows[0].Queue != w.queue() || migrations.Ready(rows) != nil {
+			t.Errorf("without %s: %+v, %v", pattern, rows, err)
+		}
+	}
+	s.Skip = []string{"agent.[.inbox"}
+	if _, err = migrations.Plan(t.Context(), b, s); !fault.Is(err, fault.BadRequest) {
+		t.Errorf("a pattern that is none: %v", err)
+	}
+	s.Skip, s.Queues = []string{"*"}, []string{w.queue()}
+	if _, err = migrations.Plan(t.Context(), b, s); !fault.Is(err, fault.BadRequest) {
+		t.Errorf("a queue that is named and left out: %v", err)
+	}
+}
+
+// Fails when one queue that this login cannot look at keeps all others from
+// being planned, or it is passed over in silence.
+func TestAQueueThatCannotBeLookedAt(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	w.old(numbered(2)...)
+	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked := migrations.QueueOf("w" + w.prefix + "locked:p1")
+	if _, err := ch.QueueDeclare(locked, true, false, true, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	b := w.dial(w.uri)
+	defer b.Close()
+	s := w.sources(locked)
+	rows, err := migrations.Plan(t.Context(), b, s)
+	if err != nil || len(rows) != 2 {
+		t.Fatalf("the plan is %+v, %v", rows, err)
+	}
+	if err := migrations.Ready(rows); err == nil || !strings.Contains(err.Error(), locked) || strings.Contains(err.Error(), w.queue()) {
+		t.Errorf("it can be moved: %v", err)
+	}
+	s.Skip = []string{locked}
+	if rows, err = migrations.Plan(t.Context(), b, s); err != nil || len(rows) != 1 || migrations.Ready(rows) != nil {
+		t.Errorf("without it: %+v, %v", rows, err)
+	}
+}
