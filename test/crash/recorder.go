@@ -41,8 +41,9 @@ type sending struct {
 	trail    []string // what both gateways noted of it
 }
 
-// deadline is when the gateway has said its last word on s at the latest: a
-// minute after its life is over it asks once more and waits 10 s (design §5).
+// deadline is when the gateway has said its last word on s where no fault puts
+// it off: a minute after its life is over it asks once more and waits 10 s
+// (design §5).
 func (s *sending) deadline() time.Time { return s.began.Add(s.life + 90*time.Second) }
 
 func (r *recorder) add(s *sending) {

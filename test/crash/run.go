@@ -20,7 +20,10 @@ const (
 	settleBound = 15 * time.Second
 	// darkBound is how long it waits for a message that may never have left.
 	darkBound = 3 * time.Second
-	look      = 100 * time.Millisecond
+	// finishBound is how long the end of the run waits: faults put last words
+	// off, which come when the links have been up for a while.
+	finishBound = ordinaryLife + 2*time.Minute
+	look        = 100 * time.Millisecond
 )
 
 // play runs one case on a fleet that is well, and leaves it well.
@@ -74,12 +77,11 @@ func (w *world) settle(ctx context.Context, k kase) {
 // any more.
 func (w *world) finish(ctx context.Context) {
 	w.sends.Wait()
-	for ctx.Err() == nil {
-		open := w.rec.open(func(s *sending) bool { return time.Now().Before(s.deadline()) })
+	for began := time.Now(); ctx.Err() == nil && time.Since(began) < finishBound; pause(ctx, look) {
+		open := w.rec.open(func(s *sending) bool { return !w.rec.dark(s) || time.Now().Before(s.deadline()) })
 		if len(open) == 0 {
 			break
 		}
-		pause(ctx, look)
 	}
 	w.drained(ctx)
 	w.stop()

@@ -17,6 +17,7 @@ import (
 	"fleetd/migrations"
 	"fleetd/test/crash/history"
 	"fleetd/test/failpoint"
+	"fleetd/test/rabbit"
 )
 
 // The old daemon's mail goes from a worker whose pane is no more to a main that
@@ -56,7 +57,7 @@ func (w *world) upgrading(ctx context.Context, k kase) (hit bool, err error) {
 	m := &history.Moved{
 		Case: k.n, Queue: migrations.QueueOf(pane), From: oldWorker + "@" + w.a.host.Name, To: w.heir.name,
 	}
-	if m.Want, err = fill(ctx, w.node.URI, m.Queue); err != nil {
+	if m.Want, err = fill(ctx, w.node, m.Queue); err != nil {
 		return false, err
 	}
 	w.rec.moves(m)
@@ -169,8 +170,8 @@ func (r *recorder) fetched(n int) bool {
 
 // fill makes a queue of the old daemon: some replies have an id, and many say
 // the same.
-func fill(ctx context.Context, uri, queue string) (want []string, err error) {
-	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: 5 * time.Second})
+func fill(ctx context.Context, node *rabbit.Node, queue string) (want []string, err error) {
+	conn, err := amqp.DialConfig(node.URI, amqp.Config{Heartbeat: 5 * time.Second})
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +181,9 @@ func fill(ctx context.Context, uri, queue string) (want []string, err error) {
 		return nil, err
 	}
 	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		return nil, err
+	}
+	if err := node.Sync(ctx); err != nil {
 		return nil, err
 	}
 	if err := ch.Confirm(false); err != nil {

@@ -75,6 +75,7 @@ type fate struct {
 	drained []Shown // by its recipient, if that is a main
 	reports []Shown // to its sender
 	replies []Shown // to its sender
+	asked   bool    // its sender was shown a question about it
 	arrived time.Time
 }
 
@@ -104,6 +105,9 @@ func (c *checker) fate(s *Send) fate {
 		}
 	}
 	for _, id := range s.MsgIDs {
+		f.asked = f.asked || slices.ContainsFunc(c.h.Shown, func(m Shown) bool {
+			return m.Kind == "ASK" && m.InReplyTo == id && m.Reader == s.From
+		})
 		for _, m := range c.reports[id] {
 			if s.with(m.From) {
 				f.reports = append(f.reports, m)
@@ -154,7 +158,7 @@ func (c *checker) ended(s *Send, f fate) {
 	failed := t.end || slices.ContainsFunc(f.reports, func(m Shown) bool { return m.Kind != "INJECTED" })
 	switch {
 	case !f.arrived.IsZero():
-		if !t.there && !t.end && len(f.reports)+len(f.replies) == 0 && (t.open != "" || s.Worker && s.Stored) {
+		if !t.there && !t.end && !f.asked && len(f.reports)+len(f.replies) == 0 && (t.open != "" || s.Worker && s.Stored) {
 			c.add(Unreported, s, "it arrived at %s, and its sender was told %s and no more", clock(f.arrived), cmp.Or(t.open, "nothing"))
 		}
 	case failed:

@@ -115,6 +115,11 @@ func TestVerdicts(t *testing.T) {
 			h.Sends[0].Calls[0].State = "deferred"
 			h.Answers, h.Shown = nil, h.Shown[1:]
 		}, []Verdict{Unreported}},
+		{"a deferred brief is asked about", func(h *History) {
+			h.Sends[0].Calls[0].State = "deferred"
+			h.Answers, h.Shown = nil, h.Shown[1:]
+			asked(h)
+		}, nil},
 		{"a call broke and its brief was injected without a word", func(h *History) {
 			h.Sends[0].Calls[0].State = ""
 			h.Answers, h.Shown = nil, h.Shown[1:]
