@@ -30,7 +30,7 @@ type dialer struct {
 	uri       amqp.URI
 	text      string // the URI with its password: never in an error or a log
 	heartbeat time.Duration
-	tls       *tls.Config // nil: what the URI says
+	tls       *tls.Config // nil: without encryption
 }
 
 // newDialer checks everything that a retry would not cure. Errors of the URI
@@ -44,12 +44,30 @@ func newDialer(cfg Config) (*dialer, error) {
 		return nil, fault.New(fault.BadRequest, "broker.tls is set but broker.uri is not amqps://; change the scheme, or remove broker.tls to connect without encryption")
 	}
 	d := &dialer{uri: uri, text: cfg.URI, heartbeat: cfg.Heartbeat}
-	if cfg.TLS.set() {
-		if d.tls, err = tlsConfig(cfg.TLS, uri.Host); err != nil {
-			return nil, err
-		}
+	if uri.Scheme != "amqps" {
+		return d, nil
+	}
+	// We encrypt, not the library, to see what the broker says before it does.
+	if d.text, err = plainly(cfg.URI); err != nil {
+		return nil, err
+	}
+	how := cfg.TLS
+	if !how.set() {
+		how = TLS{CA: uri.CACertFile, Cert: uri.CertFile, Key: uri.KeyFile, ServerName: uri.ServerName}
+	}
+	if d.tls, err = tlsConfig(how, uri.Host); err != nil {
+		return nil, err
 	}
 	return d, nil
+}
+
+// plainly is an amqps:// URI as amqp://.
+func plainly(uri string) (string, error) {
+	_, rest, ok := strings.Cut(uri, "://")
+	if !ok {
+		return "", fault.New(fault.BadRequest, "broker.uri is not a valid amqp:// or amqps:// URI")
+	}
+	return "amqp://" + rest, nil
 }
 
 func tlsConfig(t TLS, host string) (*tls.Config, error) {
@@ -100,19 +118,26 @@ func (d *dialer) dial(ctx context.Context, name string) (*connection, error) {
 	props.SetClientConnectionName(name)
 	var raw net.Conn
 	var stop func() bool
-	cfg := amqp.Config{Heartbeat: d.heartbeat, Properties: props, Dial: func(network, addr string) (net.Conn, error) {
+	cfg := amqp.Config{Heartbeat: d.heartbeat, Properties: props, Dial: func(network, _ string) (net.Conn, error) {
 		nd := net.Dialer{Timeout: handshakeWait}
-		c, err := nd.DialContext(ctx, network, addr)
+		c, err := nd.DialContext(ctx, network, net.JoinHostPort(d.uri.Host, fmt.Sprint(d.uri.Port)))
 		if err != nil {
 			return nil, err
 		}
 		raw = timedConn{c}
-		stop = context.AfterFunc(ctx, func() { _ = c.Close() })  // ends the handshake
-		return raw, c.SetDeadline(time.Now().Add(handshakeWait)) // the library clears it
+		stop = context.AfterFunc(ctx, func() { _ = c.Close() })              // ends the handshake
+		if err := c.SetDeadline(time.Now().Add(handshakeWait)); err != nil { // the library clears it
+			return nil, err
+		}
+		if d.tls == nil {
+			return newLegible(raw), nil
+		}
+		secret := tls.Client(raw, d.tls.Clone())
+		if err := secret.HandshakeContext(ctx); err != nil {
+			return nil, err
+		}
+		return newLegible(secret), nil
 	}}
-	if d.tls != nil {
-		cfg.TLSClientConfig = d.tls.Clone()
-	}
 	conn, err := amqp.DialConfig(d.text, cfg)
 	cut := stop != nil && !stop()
 	if err == nil && !cut {
