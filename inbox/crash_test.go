@@ -1,12 +1,16 @@
 package inbox
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"fleetd/fabric/envelope"
+	"fleetd/fault"
 )
 
 // Fails if a brief is lost or written twice when the gateway dies before it
@@ -164,6 +168,33 @@ func TestACommitThatOnlySeemedToFailDoesNotLoseTheBrief(t *testing.T) {
 	if open, err := w.in.OpenBriefs(e.GID); err != nil || len(open) != 1 {
 		t.Errorf("open briefs: %v, %v", open, err)
 	}
+}
+
+// Fails if mail that its sender was told to be not taken is shown after a
+// restart, next to the copy that he sent anew.
+func TestMailThatTheStoreRefusedIsNotThereAfterARestart(t *testing.T) {
+	var sick atomic.Bool
+	w := newWorldOn(t, openSynced(t, func() error {
+		if sick.Load() {
+			return errors.New("the disk is sick")
+		}
+		return nil
+	}))
+	t.Cleanup(w.stop)
+	w.begin()
+	e := w.main("m")
+	sick.Store(true)
+	refused := w.brief(e.GID, "1")
+	if err := w.in.Deliver(context.Background(), refused, nil); !fault.Is(err, fault.StoreUnavailable) {
+		t.Fatalf("deliver: %v", err)
+	}
+	sick.Store(false)
+	await(t, "the disk is well", func() bool { return w.store.Healthy() == nil })
+	w.deliver(w.brief(e.GID, "1 again"))
+	w.restart()
+	batch, got := w.poll(e.GID, Filter{}, Limit{})
+	same(t, "poll", []string{"1 again"}, got)
+	batch.Settle(true)
 }
 
 // Fails if mail other than briefs is acked before it is in, or lost.

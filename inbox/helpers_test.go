@@ -48,13 +48,16 @@ func await(t TB, what string, ok func() bool) {
 	}
 }
 
-func openStore(t testing.TB) *store.Store {
+func openStore(t testing.TB) *store.Store { return openSynced(t, nil) }
+
+// openSynced has synced stand for the disk: its errors are those of a sync.
+func openSynced(t testing.TB, synced func() error) *store.Store {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	st, err := store.Open(t.Context(), store.Options{Dir: dir, Steps: migrations.Steps})
+	st, err := store.Open(t.Context(), store.Options{Dir: dir, Steps: migrations.Steps, Synced: synced})
 	if err != nil {
 		t.Fatal(err)
 	}

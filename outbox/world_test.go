@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"fleetd/fabric"
@@ -22,7 +23,8 @@ type world struct {
 	t      tester
 	clock  *clock
 	store  *store.Store
-	disk   string // the folder of store
+	disk   string       // the folder of store
+	sick   *atomic.Bool // the syncs of its disk fail
 	broker *fakeBroker
 	local  *fakeLocal
 	dir    *fakeDirectory
@@ -34,9 +36,10 @@ func newWorld(t tester) *world {
 	disk, err := os.MkdirTemp(memory(), "outbox")
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(disk)) })
-	st := runStore(t, disk)
+	sick := &atomic.Bool{}
+	st := runStore(t, disk, sick)
 	w := &world{
-		t: t, store: st, disk: disk,
+		t: t, store: st, disk: disk, sick: sick,
 		clock:  &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
 		broker: &fakeBroker{late: map[string][]func(fabric.Outcome){}, gone: map[string]bool{}},
 		local:  &fakeLocal{store: st, owned: map[string]bool{boss: true, aide: true}, outcomes: map[string]string{}},
@@ -57,9 +60,16 @@ func newWorld(t tester) *world {
 	return w
 }
 
-func runStore(t tester, dir string) *store.Store {
+var errSync = errors.New("the disk is sick")
+
+func runStore(t tester, dir string, sick *atomic.Bool) *store.Store {
 	t.Helper()
-	st, err := store.Open(context.Background(), store.Options{Dir: dir, Steps: migrations.Steps})
+	st, err := store.Open(context.Background(), store.Options{Dir: dir, Steps: migrations.Steps, Synced: func() error {
+		if sick.Load() {
+			return errSync
+		}
+		return nil
+	}})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -116,7 +126,9 @@ func (w *world) fall() {
 		}
 		return os.WriteFile(filepath.Join(disk, store.DefaultFile), data, 0o600)
 	}))
-	w.store, w.disk = runStore(w.t, disk), disk
+	w.sick.Store(false) // else the store that is left behind cannot be closed
+	w.sick = &atomic.Bool{}
+	w.store, w.disk = runStore(w.t, disk, w.sick), disk
 	w.local.store = w.store
 	w.broker.mu.Lock()
 	w.broker.late = map[string][]func(fabric.Outcome){}

@@ -119,6 +119,7 @@ func (s *Store) update(fn func(*Tx) error) (err error) {
 			err = fmt.Errorf("the file is damaged, run \"bridged store check\": %v", p)
 		}
 	}()
+	tried := 0 // the number of the transaction, once it is to be committed
 	err = db.Update(func(btx *bolt.Tx) error {
 		tx := &Tx{bolt: btx}
 		err := fn(tx)
@@ -126,10 +127,16 @@ func (s *Store) update(fn func(*Tx) error) (err error) {
 		if err == nil && s.opts.hooks.beforeCommit != nil {
 			err = s.opts.hooks.beforeCommit()
 		}
+		if err == nil {
+			tried = btx.ID()
+		}
 		return err
 	})
-	if err == nil && s.opts.hooks.synced != nil {
-		err = s.opts.hooks.synced()
+	if err == nil && s.opts.Synced != nil {
+		err = s.opts.Synced()
+	}
+	if err != nil && tried != 0 {
+		s.noteStanding(db, tried)
 	}
 	return err
 }

@@ -3,8 +3,9 @@
 //
 // Writes of many callers share one commit (Store.Write); what a crash may take,
 // because a query or a redelivery brings it back, rides with the next commit
-// (Store.Later, Store.Trace). When a commit fails the store says so to
-// everybody, refuses writes and probes until they work again (Store.Healthy).
+// (Store.Later, Store.Trace). When a commit fails it is taken back if it stands
+// all the same (revoke.go); the store says so to everybody, refuses writes and
+// probes until they work again (Store.Healthy).
 //
 // Keys are fixed-width fields first, big-endian, times as Unix milliseconds,
 // UUIDs as their 16 bytes, a text field last. A value begins with one version

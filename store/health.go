@@ -17,6 +17,7 @@ const (
 // outage is a time in which commits fail.
 type outage struct {
 	since time.Time
+	began time.Time // since, for measuring
 	cause error
 }
 
@@ -38,25 +39,33 @@ func (s *Store) Healthy() error {
 }
 
 // failed begins an outage: everybody who waits is told, and what nobody waits
-// for goes back to the head of the queue. A commit that fails may yet have
-// reached the disk; functions are repeatable, so trying again is safe.
+// for goes back to the head of the queue. Who waits for the commit that failed
+// is told once it is certain that it does not stand.
 func (s *Store) failed(batch []*request, cause error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.stats.Failures++
 	s.failedBytes = s.lastBytes
-	s.down = &outage{since: s.opts.Now(), cause: cause}
+	s.down = &outage{since: s.opts.Now(), began: time.Now(), cause: cause}
+	s.mu.Unlock() // from here on nothing is taken
 	s.log.Error("the store cannot be written", "error", cause)
-	all := append(batch, s.queue...)
-	s.queue, s.riders = nil, 0
-	for _, r := range all {
-		if r.done != nil {
-			r.done <- s.down.fault()
-			continue
-		}
-		s.queue = append(s.queue, r)
-		s.riders++
+	revoked := s.revoke()
+	if revoked != nil {
+		s.log.Error("the store tells nobody yet what became of a commit that failed", "error", revoked)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var riders []*request
+	for i, r := range append(batch, s.queue...) {
+		switch {
+		case r.done == nil:
+			riders = append(riders, r)
+		case i < len(batch) && revoked != nil:
+			s.unsure = append(s.unsure, r)
+		default:
+			r.done <- s.down.fault()
+		}
+	}
+	s.queue, s.riders = riders, len(riders)
 }
 
 // awaitWrites probes until a write works or the writer is to end.
@@ -72,7 +81,7 @@ func (s *Store) awaitWrites(ctx context.Context) bool {
 		if s.stopping(ctx) {
 			return false
 		}
-		if s.probe() == nil {
+		if s.fit() && s.probe() == nil {
 			s.recovered()
 			return true
 		}

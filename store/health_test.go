@@ -70,7 +70,7 @@ func TestFailedCommitIsAnsweredAndRecoveredFrom(t *testing.T) {
 func TestFailedSyncIsNoSuccessAndNoObstacle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
-		s := runningStore(t, Options{hooks: hooks{synced: g.pass}})
+		s := runningStore(t, Options{Synced: g.pass})
 		gid := newID()
 		once := func(tx *Tx) error {
 			if _, found, err := tx.Entity(gid); found || err != nil {

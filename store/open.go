@@ -40,7 +40,10 @@ type Options struct {
 	MaxBatch    int                    // most requests in one commit, default 256
 	MaxSize     int                    // bytes the file may grow to, in steps of 16 MiB; then writes fail as on a full disk; 0 = no bound
 
-	hooks hooks
+	// Synced lets a test stand in for a disk: it runs after each commit, and an
+	// error makes that one whose last sync failed.
+	Synced func() error
+	hooks  hooks
 }
 
 // hooks let tests stand in for a disk that fails or is slow.
@@ -48,9 +51,8 @@ type hooks struct {
 	// beforeCommit runs in the writer, inside each transaction, after its
 	// functions; an error makes the commit fail.
 	beforeCommit func() error
-	// synced runs after each commit; an error makes it one whose sync failed:
-	// the file may hold it or not.
-	synced func() error
+	// wipe runs before a commit that failed is taken back; an error: it cannot be.
+	wipe func() error
 }
 
 func (o *Options) fill() error {
@@ -80,7 +82,8 @@ type Store struct {
 	opts Options
 	path string
 	log  hclog.Logger
-	db   atomic.Pointer[bolt.DB] // replaced by Compact
+	db   atomic.Pointer[bolt.DB] // replaced by Compact and revoke; nil while it is not open
+	file sync.RWMutex            // held by readers, and while revoke opens the file anew
 
 	wake chan struct{} // one slot: there is something to commit, or to stop for
 	stop chan struct{} // closed by Close
@@ -96,8 +99,10 @@ type Store struct {
 	since  time.Time  // when the oldest rider came
 	traced time.Time  // when the oldest event came
 	down   *outage    // nil while writes work
+	unsure []*request // of the commit that failed, while it is not certain that it does not stand
 	stats  counters
 
+	standing    standing
 	lastBytes   int64 // put by the latest transaction; the writer's own
 	failedBytes int64 // put by the latest that failed; the writer's own
 }
@@ -221,9 +226,11 @@ func (s *Store) Path() string { return s.path }
 // file, so fn does no I/O, waits for nothing, and calls neither Write nor View.
 // A page that is damaged is STORE_UNAVAILABLE, as is a panic of fn.
 func (s *Store) View(fn func(*Tx) error) (err error) {
+	s.file.RLock()
+	defer s.file.RUnlock()
 	db := s.db.Load()
 	if db == nil {
-		return errClosed()
+		return s.errNotOpen()
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -241,6 +248,13 @@ func (s *Store) View(fn func(*Tx) error) (err error) {
 		return fault.Wrap(err, fault.StoreUnavailable, "the store %s cannot be read; see the log", s.path)
 	}
 	return inner
+}
+
+func (s *Store) errNotOpen() error {
+	if err := s.Healthy(); err != nil {
+		return err
+	}
+	return errClosed()
 }
 
 func errClosed() error {

@@ -65,7 +65,7 @@ func (s *Store) stopping(ctx context.Context) bool {
 // drain commits all that is queued, then lets nothing in any more.
 func (s *Store) drain() error {
 	s.setPhase(draining)
-	if s.Healthy() != nil && s.probe() == nil {
+	if s.Healthy() != nil && s.fit() && s.probe() == nil {
 		s.recovered()
 	}
 	for s.Healthy() == nil && s.pending() {
@@ -96,6 +96,9 @@ func (s *Store) finish() error {
 func (s *Store) finishLocked() error {
 	s.phase = ended
 	lost, events := s.riders, len(s.events)
+	if s.down != nil {
+		s.answer(unsure(s.down.cause))
+	}
 	for _, r := range s.queue {
 		if r.done != nil {
 			r.done <- errClosed()

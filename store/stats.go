@@ -42,6 +42,8 @@ func (s *Store) Stats() Stats {
 	if info, err := os.Stat(s.path); err == nil {
 		st.FileBytes = info.Size()
 	}
+	s.file.RLock()
+	defer s.file.RUnlock()
 	if db := s.db.Load(); db != nil {
 		st.FreeBytes = int64(db.Stats().FreePageN) * int64(db.Info().PageSize)
 	}
