@@ -58,8 +58,7 @@ type Ears struct {
 	in    *Inbox
 	gid   string
 	about string         // the brief that was sent; "" of a poll
-	to    string         // whom it was sent to, once that is known
-	from  string         // whose questions a poll takes; "" all
+	from  string         // whose questions it takes, of a send its recipient's; "" all
 	c     chan *Question // capacity 1
 }
 
@@ -73,21 +72,14 @@ type Question struct {
 	FromName string // name@host
 }
 
-// Listen registers an open call of gid: a send of the brief about, or a poll
-// that takes questions of from ("" of all). Close it.
+// Listen registers an open call of gid that takes questions of from ("" of all):
+// a send of the brief about to him, or a poll. Close it.
 func (in *Inbox) Listen(gid, about, from string) *Ears {
 	e := &Ears{in: in, gid: gid, about: about, from: from, c: make(chan *Question, 1)}
 	in.turns.mu.Lock()
 	in.turns.ears = append(in.turns.ears, e)
 	in.turns.mu.Unlock()
 	return e
-}
-
-// Toward notes whom the send went to: it takes his other questions too.
-func (e *Ears) Toward(gid string) {
-	e.in.turns.mu.Lock()
-	e.to = gid
-	e.in.turns.mu.Unlock()
 }
 
 // C yields one question at most.
@@ -112,16 +104,14 @@ func (e *Ears) Close() {
 // somebody else is never interrupted.
 func (e *Ears) rank(ask *envelope.Envelope) int {
 	switch {
-	case e.gid != ask.To:
+	case e.gid != ask.To || e.from != "" && e.from != ask.From:
 		return 0
-	case e.about != "" && e.about == ask.InReplyTo:
-		return 3
-	case e.about != "" && e.to == ask.From:
-		return 2
-	case e.about == "" && (e.from == "" || e.from == ask.From):
+	case e.about == "":
 		return 1
+	case e.about == ask.InReplyTo:
+		return 3
 	}
-	return 0
+	return 2
 }
 
 // take removes and returns the call that a question goes to; mu is held.

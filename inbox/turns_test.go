@@ -53,22 +53,19 @@ func wantCode(t TB, what string, err error, code fault.Code) {
 // send of its brief, another send to the asker, then polls that admit him, each
 // time the one that waits longest; never a send to somebody else.
 func TestAQuestionGoesToTheCallThatSuitsItBest(t *testing.T) {
+	t.Attr("threat", "G3")
 	w := newWorld(t)
 	m, brief := w.main("m"), newID()
 	calls := map[string]*Ears{}
-	listen := func(name, gid, about, from, toward string) {
-		calls[name] = w.in.Listen(gid, about, from)
-		if toward != "" {
-			calls[name].Toward(toward)
-		}
-	}
-	listen("a send to another", m.GID, newID(), "", stranger)
-	listen("a poll for another", m.GID, "", stranger, "")
-	listen("a poll of somebody else", w.main("n").GID, "", "", "")
-	listen("poll", m.GID, "", "", "")
-	listen("poll for the asker", m.GID, "", asker, "")
-	listen("a send to the asker", m.GID, newID(), "", asker)
-	listen("the send of the brief", m.GID, brief, "", "")
+	listen := func(name, gid, about, from string) { calls[name] = w.in.Listen(gid, about, from) }
+	listen("a send to another", m.GID, newID(), stranger)
+	listen("a send to another that he says it is about", m.GID, brief, stranger)
+	listen("a poll for another", m.GID, "", stranger)
+	listen("a poll of somebody else", w.main("n").GID, "", "")
+	listen("poll", m.GID, "", "")
+	listen("poll for the asker", m.GID, "", asker)
+	listen("a send to the asker", m.GID, newID(), asker)
+	listen("the send of the brief", m.GID, brief, asker)
 	for _, want := range []string{"the send of the brief", "a send to the asker", "poll", "poll for the asker"} {
 		ask := w.question(m.GID, brief)
 		if !w.in.Ask(ask) {

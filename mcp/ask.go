@@ -202,8 +202,7 @@ func (c *Conversation) Answer(ctx context.Context, a AnswerArgs) (SendResult, er
 		w.wait = 0 // it was asked about nothing that could be replied to
 	}
 	if w.wait > 0 {
-		w.register(ask.InReplyTo)
-		w.toward(ask.From)
+		w.register(ask.InReplyTo, ask.From)
 	}
 	if w.err != nil {
 		c.Mailbox.Answered(a.TurnID, "")
@@ -229,13 +228,6 @@ func (c *Conversation) Answer(ctx context.Context, a AnswerArgs) (SendResult, er
 	}
 	w.last = outbox.Progress{Kind: envelope.Injected}
 	return w.outcome(ctx)
-}
-
-// toward lets the wait take questions of the one whom the message went to.
-func (w *sendWait) toward(gid string) {
-	if w.ears != nil {
-		w.ears.Toward(gid)
-	}
 }
 
 // questions is where a wait takes questions from; nil, and so never ready, of

@@ -40,7 +40,6 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 	if w.err != nil {
 		return SendResult{}, w.err
 	}
-	w.toward(w.sent.To.GID)
 	if _, waits := c.Mailbox.AskedBy(who.GID, w.sent.To.GID); waits {
 		w.wait = 0 // who waits for an answer of the caller does not reply meanwhile
 	}
@@ -84,13 +83,14 @@ type sendWait struct {
 }
 
 // register is called before the message leaves, so that no answer is too early.
-func (w *sendWait) register(msgID string) {
+// Only the one whom it goes to can answer it: others may have seen its id.
+func (w *sendWait) register(msgID, to string) {
 	// Who does not wait for the answer does not get it here, but as mail.
-	filter := inbox.Filter{InReplyTo: msgID, Reports: w.wait == 0}
+	filter := inbox.Filter{From: to, InReplyTo: msgID, Reports: w.wait == 0}
 	w.mail, w.err = w.c.Mailbox.Wait(w.who.GID, filter, inbox.Limit{Max: 1})
 	w.watch = w.c.Sender.Watch(msgID)
 	if w.wait > 0 && w.ears == nil {
-		w.ears = w.c.Mailbox.Listen(w.who.GID, msgID, "")
+		w.ears = w.c.Mailbox.Listen(w.who.GID, msgID, to)
 	}
 }
 
@@ -233,7 +233,7 @@ func (w *sendWait) now(ctx context.Context) (SendResult, error) {
 // over within the last hour.
 func (w *sendWait) answered() (SendResult, bool) {
 	for _, got := range w.c.Mailbox.Recently(w.who.GID) {
-		if got.Kind == envelope.Reply && got.InReplyTo == w.sent.MsgID {
+		if got.Kind == envelope.Reply && got.InReplyTo == w.sent.MsgID && got.From == w.sent.To.GID {
 			reply := message(inbox.Mail{Envelope: got.Envelope, FromName: got.FromName, Redelivered: true})
 			r := w.result()
 			r.State, r.Reply = StateReplied, &reply

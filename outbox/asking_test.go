@@ -140,7 +140,7 @@ func TestABriefInDoubtGetsALastWordWhoeverItWasFor(t *testing.T) {
 			w := newWorld(t)
 			w.broker.script(reply{late: true})
 			var id string
-			_, err := w.send(Request{To: to, Leaving: func(m string) { id = m }})
+			_, err := w.send(Request{To: to, Leaving: func(m, _ string) { id = m }})
 			wantCode(t, err, fault.InDoubt)
 			w.broker.cut()
 			if boot {

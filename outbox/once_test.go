@@ -87,7 +87,7 @@ func TestARepeatedCallLearnsWhatBecameOfIt(t *testing.T) {
 		first := w.sent(Request{Key: c.name})
 		c.become(first.MsgID)
 		calls := 0
-		got := w.sent(Request{Key: c.name, Leaving: func(string) { calls++ }})
+		got := w.sent(Request{Key: c.name, Leaving: func(string, string) { calls++ }})
 		if got.MsgID != first.MsgID || got.Outcome != c.outcome || got.Reason != c.reason || calls != 1 {
 			t.Errorf("%s: %q %q, Leaving called %d times", c.name, got.Outcome, got.Reason, calls)
 		}
@@ -116,7 +116,7 @@ func TestARefusedMessageIsTriedAgainUnderItsID(t *testing.T) {
 		key := word.String()
 		var id string
 		w.broker.script(reply{out: word, err: errNoLink})
-		if _, err := w.send(Request{Key: key, Leaving: func(m string) { id = m }}); err == nil {
+		if _, err := w.send(Request{Key: key, Leaving: func(m, _ string) { id = m }}); err == nil {
 			t.Fatalf("%s: accepted", word)
 		}
 		w.broker.script(reply{out: fabric.Confirmed})

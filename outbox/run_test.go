@@ -94,7 +94,7 @@ func TestEverythingAtTheSameTime(t *testing.T) {
 	for i := range each {
 		all.Go(func() {
 			var watch *Watch
-			s, err := w.send(Request{Key: newID(), Leaving: func(id string) { watch = w.out.Watch(id) }})
+			s, err := w.send(Request{Key: newID(), Leaving: func(id, _ string) { watch = w.out.Watch(id) }})
 			if err != nil {
 				t.Error(err)
 			}

@@ -30,9 +30,9 @@ type Request struct {
 	ID string
 	// TraceID of the flow that this message continues; "" begins a new one.
 	TraceID string
-	// Leaving is called once with the message's id before it leaves, so that
-	// its answer finds a waiter; not at all if nothing leaves.
-	Leaving func(msgID string)
+	// Leaving is called once with the message's id and its recipient's gid before
+	// it leaves, so that his answer finds a waiter; not at all if nothing leaves.
+	Leaving func(msgID, to string)
 
 	kind    envelope.Kind // SEND unless answering
 	answers store.Brief
@@ -195,7 +195,7 @@ func (o *Outbox) paced(r Request) error {
 
 func (r Request) leaving(msgID string) {
 	if r.Leaving != nil {
-		r.Leaving(msgID)
+		r.Leaving(msgID, r.target.GID)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestNothingLeavesBeforeItIsStoredAndAWaiterIsRegistered(t *testing.T) {
 		}
 		return reply{out: fabric.Confirmed}
 	}
-	s := w.sent(Request{Leaving: func(id string) { waiting = id }})
+	s := w.sent(Request{Leaving: func(id, _ string) { waiting = id }})
 	if len(w.broker.mail()) != 1 || w.broker.mail()[0].MsgID != s.MsgID {
 		t.Errorf("published %v", ids(w.broker.mail()))
 	}
@@ -168,7 +168,7 @@ func TestARefusalSaysWhy(t *testing.T) {
 			w.broker.full = c.full
 			w.broker.script(reply{out: c.word, err: errNoLink})
 			var id string
-			_, err := w.send(Request{Leaving: func(m string) { id = m }})
+			_, err := w.send(Request{Leaving: func(m, _ string) { id = m }})
 			wantCode(t, err, c.want)
 			w.turn()
 			if in, _ := w.stored(id); in.State != store.IntentEnded || in.OutcomeReason != string(c.want) || in.Body != nil {
@@ -262,9 +262,9 @@ func TestALateConfirmMakesItAccepted(t *testing.T) {
 	w := newWorld(t)
 	w.broker.script(reply{late: true})
 	var worker, main string
-	_, err := w.send(Request{Leaving: func(id string) { worker = id }})
+	_, err := w.send(Request{Leaving: func(id, _ string) { worker = id }})
 	wantCode(t, err, fault.InDoubt)
-	_, err = w.send(Request{To: "chief", Leaving: func(id string) { main = id }})
+	_, err = w.send(Request{To: "chief", Leaving: func(id, _ string) { main = id }})
 	wantCode(t, err, fault.InDoubt)
 	w.broker.settle(worker, fabric.Confirmed)
 	w.broker.settle(main, fabric.Confirmed)
@@ -283,7 +283,7 @@ func TestALateRefusalIsTold(t *testing.T) {
 	for word, want := range map[fabric.Outcome]string{fabric.Returned: "FAILED UNROUTABLE", fabric.Nacked: "FAILED INBOX_FULL", fabric.Refused: "FAILED BROKER_REFUSED"} {
 		w.broker.script(reply{late: true})
 		var id string
-		_, err := w.send(Request{Leaving: func(m string) { id = m }})
+		_, err := w.send(Request{Leaving: func(m, _ string) { id = m }})
 		wantCode(t, err, fault.InDoubt)
 		w.turn()
 		w.broker.settle(id, word)
@@ -304,7 +304,7 @@ func TestALateConfirmRenewsTheLease(t *testing.T) {
 	w.broker.gone[coder] = true
 	w.broker.script(reply{late: true})
 	var id string
-	_, err := w.send(Request{QueueIfOffline: true, Leaving: func(m string) { id = m }})
+	_, err := w.send(Request{QueueIfOffline: true, Leaving: func(m, _ string) { id = m }})
 	wantCode(t, err, fault.InDoubt)
 	w.broker.settle(id, fabric.Confirmed)
 	w.turn()
@@ -323,7 +323,7 @@ func TestAnOutcomeMayOvertakeTheConfirm(t *testing.T) {
 				return reply{out: fabric.InDoubt}
 			}
 			var watch *Watch
-			s, err := w.send(Request{Leaving: func(id string) { watch = w.out.Watch(id) }})
+			s, err := w.send(Request{Leaving: func(id, _ string) { watch = w.out.Watch(id) }})
 			must(t, err)
 			got := watch.Close().Kind
 			if kind != envelope.Failed && got != kind {
@@ -343,16 +343,16 @@ func TestWhoWasToldInDoubtGetsTheOutcomeAsMail(t *testing.T) {
 	w.broker.script(reply{out: fabric.InDoubt})
 	var id string
 	var watch *Watch
-	_, err := w.send(Request{Leaving: func(m string) { id, watch = m, w.out.Watch(m) }})
+	_, err := w.send(Request{Leaving: func(m, _ string) { id, watch = m, w.out.Watch(m) }})
 	wantCode(t, err, fault.InDoubt)
 	w.signal(envelope.Injected, "", id)
 	watch.Close()
 	w.wantNotices(id, "INJECTED")
 
-	_, err = w.send(Request{Key: "k", Leaving: func(m string) { id = m }})
+	_, err = w.send(Request{Key: "k", Leaving: func(m, _ string) { id = m }})
 	wantCode(t, err, fault.InDoubt)
 	w.crash() // and whoever asks again after a restart is told the same
-	_, err = w.send(Request{Key: "k", Leaving: func(m string) { watch = w.out.Watch(m) }})
+	_, err = w.send(Request{Key: "k", Leaving: func(m, _ string) { watch = w.out.Watch(m) }})
 	wantCode(t, err, fault.InDoubt)
 	w.signal(envelope.Injected, "", id)
 	watch.Close()

@@ -93,7 +93,7 @@ func TestTheRecipientsWordThatSaysTheSameIsNotToldAgain(t *testing.T) {
 func TestWhoWaitsIsToldAndNobodyElse(t *testing.T) {
 	w := newWorld(t)
 	var watch *Watch
-	s := w.sent(Request{Leaving: func(id string) { watch = w.out.Watch(id) }})
+	s := w.sent(Request{Leaving: func(id, _ string) { watch = w.out.Watch(id) }})
 	w.signal(envelope.Deferred, "BUSY", s.MsgID)
 	w.answers(envelope.Deferred, "UNSEEN", s.MsgID) // says nothing to him
 	if n := len(watch.C()); n != 1 {
@@ -151,7 +151,7 @@ func TestAConfirmDuringTheCommitOfANoticeReopensNothing(t *testing.T) {
 		w := newWorld(t)
 		w.broker.script(reply{late: true})
 		var id string
-		_, err := w.send(Request{Leaving: func(m string) { id = m }})
+		_, err := w.send(Request{Leaving: func(m, _ string) { id = m }})
 		wantCode(t, err, fault.InDoubt)
 		w.out.Use(deliverHook{w.local, func() error {
 			w.broker.settle(id, fabric.Confirmed)

@@ -242,7 +242,7 @@ func (y *year) away(ctx context.Context) error {
 func (y *year) brief(ctx context.Context) error {
 	var injected *outbox.Watch
 	sent, err := y.outbox.Send(ctx, outbox.Request{
-		From: y.lead.GID, To: y.worker.GID, Content: body, Leaving: func(id string) { injected = y.outbox.Watch(id) },
+		From: y.lead.GID, To: y.worker.GID, Content: body, Leaving: func(id, _ string) { injected = y.outbox.Watch(id) },
 	})
 	if injected != nil {
 		defer injected.Close()

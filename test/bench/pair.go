@@ -133,7 +133,7 @@ func (p *pair) inject(ctx context.Context, g *gateway, from, to string) (time.Du
 	var w *outbox.Watch
 	begin := time.Now()
 	p.trip.mark(&p.trip.sent)
-	_, err := g.outbox.Send(ctx, outbox.Request{From: from, To: to, Content: body, Leaving: func(id string) {
+	_, err := g.outbox.Send(ctx, outbox.Request{From: from, To: to, Content: body, Leaving: func(id, _ string) {
 		w = g.outbox.Watch(id)
 		p.trip.mark(&p.trip.intended)
 	}})
