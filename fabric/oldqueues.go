@@ -129,7 +129,7 @@ func (o *OldQueues) Take(ctx context.Context, queue string) (migrations.Old, boo
 	case err != nil:
 		return migrations.Old{}, false, lost(err)
 	}
-	return migrations.Old{MessageID: d.MessageId, CorrelationID: d.CorrelationId, Body: d.Body, Redelivered: d.Redelivered, Tag: d.DeliveryTag}, ok, nil
+	return migrations.Old{MessageID: d.MessageId, CorrelationID: d.CorrelationId, Expiration: d.Expiration, Body: d.Body, Tag: d.DeliveryTag}, ok, nil
 }
 
 // Deliver signs l, publishes it to the inbox of its recipient, and waits for

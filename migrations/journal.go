@@ -2,7 +2,6 @@ package migrations
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,43 +16,47 @@ import (
 // JournalFile is the name of the journal in the data directory.
 const JournalFile = "migrate.db"
 
-// Journal remembers which number and id each message got, before it is
-// published: a run that was killed anywhere publishes the same letter again,
-// byte for byte, and its recipient knows it. It is a file of its own, because
-// the daemon holds the store while mail is moved. One process has it open.
+// Journal remembers how each message is sent, before it is, and that it was: a
+// run that was broken off anywhere sends the same letters again, byte for byte,
+// or none. Which message is which, the marks in the queues say, not the journal:
+// without it a message still gets the id that it had. It is a file of its own,
+// because the daemon holds the store while mail is moved. One process has it
+// open.
 type Journal struct{ db *bolt.DB }
 
-// entry is the place of one message in the journal.
-type entry struct {
-	Number uint64 `json:"n"`
-	Hash   string `json:"hash"`
-	MsgID  string `json:"id"`
-	TS     int64  `json:"ts"` // Unix milliseconds
-	From   string `json:"from"`
-	To     string `json:"to"`
-	Copy   bool   `json:"copy,omitempty"` // an earlier message had its id and its content
+// head is what the letters of one message say beside its content.
+type head struct {
+	ID    string `json:"id"`
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Limit int    `json:"limit"`
+	TS    int64  `json:"ts"`             // Unix milliseconds
+	Copy  bool   `json:"copy,omitempty"` // an earlier message had its id and its content
+	Sent  bool   `json:"sent,omitempty"` // the broker has stored all its letters
 }
-
-// progress is the journal's word on one queue.
-type progress struct {
-	Next  uint64  `json:"next"`
-	Batch []entry `json:"batch"` // in the order of the queue; some may have been moved
-	// Behind is how many messages stood behind the batch that had never been
-	// taken.
-	Behind int `json:"behind,omitempty"`
-}
-
-var (
-	bucketQueues = []byte("queues") // queue → progress
-	bucketIDs    = []byte("ids")    // queue's own message id → queue and entry of its first
-	bucketMoved  = []byte("moved")  // queue, 0, number → entry: all that was numbered
-)
 
 // owner is who had an id first.
 type owner struct {
 	Queue string `json:"queue"`
-	Entry entry  `json:"entry"`
+	Key   string `json:"key"`
+	Hash  string `json:"hash"`
+	Head  head   `json:"head"`
 }
+
+// fate is what is known of a message that was about to be sent.
+type fate int
+
+const (
+	untried fate = iota // none of its letters can have been stored
+	inDoubt             // some may
+	wasSent             // all are
+)
+
+var (
+	bucketHands  = []byte("hands")  // queue → keys that a run had in hand and does not know to be out
+	bucketHeads  = []byte("heads")  // queue, 0, mark, 0, key → head
+	bucketOwners = []byte("owners") // queue's own message id → owner
+)
 
 // OpenJournal opens the file at path, making it if there is none. CONFLICT:
 // another migration has it open.
@@ -65,8 +68,9 @@ func OpenJournal(path string) (*Journal, error) {
 	if err != nil {
 		return nil, journalFault(err)
 	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketQueues, bucketIDs, bucketMoved} {
+	j := &Journal{db}
+	err = j.update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{bucketHands, bucketHeads, bucketOwners} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
@@ -74,94 +78,34 @@ func OpenJournal(path string) (*Journal, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, journalFault(errors.Join(err, db.Close()))
+		return nil, errors.Join(err, db.Close())
 	}
-	return &Journal{db}, nil
+	return j, nil
 }
 
 // Close closes the file.
 func (j *Journal) Close() error { return j.db.Close() }
 
-func journalFault(err error) error {
-	return fault.Wrap(err, fault.StoreUnavailable, "the journal of the migration cannot be used; nothing was moved without it. Mend what the cause says and run this again")
-}
-
-// past is what earlier runs numbered of a queue, in its order: what they moved,
-// which a broker that is killed may hand out again because it lost the acks of
-// it, and behind that what they may not have moved.
-type past struct {
-	all    []entry
-	open   map[uint64]bool // numbers of those that may not have been moved
-	behind int             // how many more lay in the queue then
-	found  bool            // where it goes on is known: at all[0], if nobody else published between
-}
-
-func (j *Journal) past(queue string) (p past, err error) {
-	p.open = map[uint64]bool{}
-	err = j.db.View(func(tx *bolt.Tx) error {
-		var last progress
-		if err := read(tx, queue, &last); err != nil {
-			return err
-		}
-		p.behind = last.Behind
-		now := map[uint64]entry{}
-		for _, e := range last.Batch {
-			now[e.Number], p.open[e.Number] = e, true
-		}
-		c := tx.Bucket(bucketMoved).Cursor()
-		for k, v := c.Seek(movedKey(queue, 0)); k != nil && bytes.HasPrefix(k, movedKey(queue, 0)[:len(queue)+1]); k, v = c.Next() {
-			var e entry
-			if err := json.Unmarshal(v, &e); err != nil {
-				return fmt.Errorf("the record of a message of %s: %w", queue, err)
-			}
-			if newer, ok := now[e.Number]; ok {
-				e = newer
-				delete(now, e.Number)
-			}
-			p.all = append(p.all, e)
-		}
-		for _, e := range last.Batch { // what an older version numbered stands only here
-			if _, left := now[e.Number]; left {
-				p.all = append(p.all, e)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return p, journalFault(err)
-	}
-	return p, nil
-}
-
-func movedKey(queue string, number uint64) []byte {
-	return binary.BigEndian.AppendUint64(append([]byte(queue), 0), number)
-}
-
-// forget drops what is known of a queue that is no more, but for its numbers.
-func (j *Journal) forget(queue string) error {
-	err := j.db.Update(func(tx *bolt.Tx) error {
-		c := tx.Bucket(bucketMoved).Cursor()
-		prefix := movedKey(queue, 0)[:len(queue)+1]
-		for k, _ := c.Seek(prefix); k != nil && bytes.HasPrefix(k, prefix); k, _ = c.Seek(prefix) {
-			if err := c.Delete(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+func (j *Journal) update(change func(*bolt.Tx) error) error {
+	if err := j.db.Update(change); err != nil {
 		return journalFault(err)
 	}
 	return nil
 }
 
-func read(tx *bolt.Tx, queue string, p *progress) error {
-	if v := tx.Bucket(bucketQueues).Get([]byte(queue)); v != nil {
-		if err := json.Unmarshal(v, p); err != nil {
-			return fmt.Errorf("the record of %s: %w", queue, err)
-		}
+func journalFault(err error) error {
+	return fault.Wrap(err, fault.StoreUnavailable, "the journal of the migration cannot be used; nothing was moved without it. Mend what the cause says and run this again")
+}
+
+func get(tx *bolt.Tx, bucket []byte, key string, v any) (found bool, err error) {
+	text := tx.Bucket(bucket).Get([]byte(key))
+	if text == nil {
+		return false, nil
 	}
-	return nil
+	if err := json.Unmarshal(text, v); err != nil {
+		return false, fmt.Errorf("the record of %q in %s: %w", key, bucket, err)
+	}
+	return true, nil
 }
 
 func put(tx *bolt.Tx, bucket []byte, key string, v any) error {
@@ -172,138 +116,174 @@ func put(tx *bolt.Tx, bucket []byte, key string, v any) error {
 	return tx.Bucket(bucket).Put([]byte(key), text)
 }
 
-// stale is how old the time of a letter may be that is published again: it must
-// not arrive at the end of its life.
-const stale = 3 * 24 * time.Hour
+func headKey(queue, mark, key string) string { return queue + "\x00" + mark + "\x00" + key }
 
-// number commits the batch that is about to be moved: known, which an earlier
-// run numbered, and behind it fresh, each with the next number.
-// behind is how many messages that were never taken stand behind it.
-func (j *Journal) number(queue string, known []entry, fresh []Old, behind int, from, to string, ts int64) (all []entry, err error) {
-	err = j.db.Update(func(tx *bolt.Tx) error {
-		var p progress
-		if err := read(tx, queue, &p); err != nil {
-			return err
-		}
-		all = append([]entry{}, known...)
-		for _, o := range fresh {
-			e := entry{Number: p.Next, Hash: o.hash(), TS: ts, From: from, To: to}
-			if err := identify(tx, queue, o, &e); err != nil {
-				return err
-			}
-			p.Next++
-			all = append(all, e)
-			text, err := json.Marshal(e)
-			if err != nil {
-				return err
-			}
-			if err := tx.Bucket(bucketMoved).Put(movedKey(queue, e.Number), text); err != nil {
-				return err
-			}
-		}
-		for i := range all {
-			if ts-all[i].TS > stale.Milliseconds() {
-				all[i].TS = ts
-			}
-		}
-		p.Batch, p.Behind = all, behind
-		return put(tx, bucketQueues, queue, p)
+// hand returns the keys that an earlier run had in hand and does not know to be
+// out of queue: of a run that was killed, the broker may hold them still.
+func (j *Journal) hand(queue string) (keys []string, err error) {
+	err = j.db.View(func(tx *bolt.Tx) error {
+		_, err := get(tx, bucketHands, queue, &keys)
+		return err
 	})
 	if err != nil {
 		return nil, journalFault(err)
 	}
-	return all, nil
+	return keys, nil
 }
 
-// identify gives a message its id: its own, unless another message has it.
-func identify(tx *bolt.Tx, queue string, o Old, e *entry) error {
-	id, ok := o.ownID()
-	if !ok {
-		e.MsgID = derivedID(queue, e.Number, e.Hash)
-		return nil
-	}
-	if v := tx.Bucket(bucketIDs).Get([]byte(id)); v != nil {
-		var first owner
-		if err := json.Unmarshal(v, &first); err != nil {
-			return fmt.Errorf("the record of id %s: %w", id, err)
-		}
-		if first.Queue != queue || first.Entry.Hash != e.Hash {
-			e.MsgID = derivedID(queue, e.Number, e.Hash)
-			return nil
-		}
-		// Published like the first, so that its recipient takes it for that one.
-		number := e.Number
-		*e = first.Entry
-		e.Number, e.Copy = number, true
-		return nil
-	}
-	e.MsgID = id
-	return put(tx, bucketIDs, id, owner{queue, *e})
+// holding notes that keys are taken from queue or about to be put there.
+func (j *Journal) holding(queue string, keys ...string) error {
+	return j.update(func(tx *bolt.Tx) error { return put(tx, bucketHands, queue, keys) })
 }
 
-// done notes that nothing numbered of queue is left to move.
-func (j *Journal) done(queue string) error {
-	err := j.db.Update(func(tx *bolt.Tx) error {
-		var p progress
-		if err := read(tx, queue, &p); err != nil {
-			return err
-		}
-		p.Batch = nil
-		return put(tx, bucketQueues, queue, p)
+// knows reports whether messages before mark were sent, or about to be.
+func (j *Journal) knows(queue, mark string) (known bool, err error) {
+	err = j.db.View(func(tx *bolt.Tx) error {
+		prefix := []byte(headKey(queue, mark, ""))
+		k, _ := tx.Bucket(bucketHeads).Cursor().Seek(prefix)
+		known = bytes.HasPrefix(k, prefix)
+		return nil
 	})
 	if err != nil {
-		return journalFault(err)
+		return false, journalFault(err)
 	}
-	return nil
+	return known, nil
 }
 
-// unmarked is for how long a message is taken for one of an earlier run although
-// the broker does not say that it was taken before. Later it is one more of the
-// same content.
-const unmarked = 10 * time.Minute
-
-// recall returns what of batch, which stands at the head of a queue of that many
-// messages, earlier runs numbered. Acks are given in the order of the queue, so
-// what stands there again is an end of all that they numbered; how long an end,
-// say the length of the queue and the broker's mark on what was taken before.
-func (p *past) recall(batch []Old, ready int, now time.Time) (known []entry) {
-	if p.found && p.fits(0, batch, now) {
-		return p.cut(0, batch)
-	}
-	marked := 0
-	for marked < len(batch) && batch[marked].Redelivered {
-		marked++
-	}
-	from := len(p.all) - max(0, ready-p.behind)
-	if 0 < marked && marked < len(batch) {
-		from = max(from, len(p.all)-marked)
-	}
-	for from = max(from, 0); from < len(p.all); from++ {
-		if p.fits(from, batch, now) {
-			return p.cut(from, batch)
+// keep drops how messages of queue were sent, except those before marks: what
+// stands before no mark in the queue is out of it for good.
+func (j *Journal) keep(queue string, marks map[string]bool) error {
+	return j.update(func(tx *bolt.Tx) error {
+		var gone [][]byte
+		prefix := []byte(queue + "\x00")
+		c := tx.Bucket(bucketHeads).Cursor()
+		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+			if mark, _, _ := bytes.Cut(k[len(prefix):], []byte{0}); !marks[string(mark)] {
+				gone = append(gone, bytes.Clone(k))
+			}
 		}
-	}
-	return nil
+		for _, k := range gone {
+			if err := tx.Bucket(bucketHeads).Delete(k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
-// fits reports whether batch can be all[from:], as far as both go.
-func (p *past) fits(from int, batch []Old, now time.Time) bool {
-	for i, e := range p.all[from:] {
-		if i == len(batch) {
-			break
-		}
-		taken := batch[i].Redelivered || p.open[e.Number] && now.Sub(time.UnixMilli(e.TS)) <= unmarked
-		if batch[i].hash() != e.Hash || !taken {
-			return false
-		}
-	}
-	return len(batch) > 0
+// terms are how a message is sent for which nothing was settled before.
+type terms struct {
+	from, to string
+	limit    int
+	ts, now  int64 // Unix milliseconds
 }
 
-// cut takes what batch is out of all, and what stands before it.
-func (p *past) cut(from int, batch []Old) []entry {
-	n := min(len(p.all)-from, len(batch))
-	known := p.all[from : from+n]
-	p.all, p.found = p.all[from+n:], n > 0
-	return known
+// sending is how one message is sent this time.
+type sending struct {
+	head
+	was      *head // how an earlier run sent it, or may have
+	doubtful bool  // and that was otherwise
+}
+
+// begin commits how a batch is about to be sent, before it is.
+func (j *Journal) begin(queue string, places []place, batch []Old, t terms) (all []sending, err error) {
+	err = j.update(func(tx *bolt.Tx) error {
+		all = make([]sending, len(batch)) // a commit that failed may be tried again
+		keys := make([]string, len(batch))
+		for i, p := range places {
+			keys[i] = p.key
+			at := headKey(queue, p.under, p.key)
+			s := &all[i]
+			known, err := get(tx, bucketHeads, at, &s.head)
+			if err != nil {
+				return err
+			}
+			if known {
+				was := s.head
+				s.was = &was
+			}
+			switch {
+			case !known:
+				if s.head, err = choose(tx, queue, p, batch[i], t); err != nil {
+					return err
+				}
+			case !s.Sent && !s.goesOn(batch[i], t):
+				// Under the same id its recipient would take it for a forgery.
+				s.head, s.doubtful = head{From: t.from, To: t.to, Limit: t.limit, TS: t.now}, true
+				s.ID = derive(p.key, t.from, t.to, t.limit, t.now)
+			}
+			if err := put(tx, bucketHeads, at, s.head); err != nil {
+				return err
+			}
+		}
+		return put(tx, bucketHands, queue, keys)
+	})
+	return all, err
+}
+
+// stale is how old the time of a letter may be that is published again: it must
+// not arrive at the end of its life.
+const stale = 5 * 24 * time.Hour
+
+// goesOn reports whether what may have been sent under h can be sent so again.
+func (h head) goesOn(o Old, t terms) bool {
+	return h.From == t.from && h.To == t.to && t.now-h.TS <= stale.Milliseconds() &&
+		(h.Limit <= t.limit || len(asText(o.Body)) <= t.limit)
+}
+
+// choose says how a message is sent that never was: under its own id, unless
+// another message has it.
+func choose(tx *bolt.Tx, queue string, p place, o Old, t terms) (head, error) {
+	h := head{ID: p.key, From: t.from, To: t.to, Limit: t.limit, TS: t.ts}
+	id, ok := o.ownID()
+	if !ok {
+		return h, nil
+	}
+	var first owner
+	taken, err := get(tx, bucketOwners, id, &first)
+	switch {
+	case err != nil:
+		return h, err
+	case !taken || first.Key == p.key:
+		h.ID = id
+		return h, put(tx, bucketOwners, id, owner{queue, p.key, p.hash, h})
+	case first.Queue == queue && first.Hash == p.hash && first.Head.goesOn(o, t):
+		// Published like the first, so that its recipient takes it for that one.
+		h = first.Head
+		h.Copy = true
+	}
+	return h, nil
+}
+
+// end notes what became of a batch, and what of it may still be in the queue
+// though nobody else can see it.
+func (j *Journal) end(queue string, places []place, all []sending, fates []fate, held []string) error {
+	return j.update(func(tx *bolt.Tx) error {
+		for i, p := range places {
+			s := all[i]
+			err := error(nil)
+			switch at := headKey(queue, p.under, p.key); {
+			case fates[i] == wasSent:
+				s.Sent = true
+				err = put(tx, bucketHeads, at, s.head)
+			case fates[i] == untried && s.was != nil:
+				err = put(tx, bucketHeads, at, s.was)
+			case fates[i] == untried:
+				err = errors.Join(tx.Bucket(bucketHeads).Delete([]byte(at)), disown(tx, s.ID, p.key))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return put(tx, bucketHands, queue, held)
+	})
+}
+
+// disown gives id back, if it is that of the message with key.
+func disown(tx *bolt.Tx, id, key string) error {
+	var o owner
+	if owned, err := get(tx, bucketOwners, id, &o); err != nil || !owned || o.Key != key {
+		return err
+	}
+	return tx.Bucket(bucketOwners).Delete([]byte(id))
 }

@@ -3,8 +3,11 @@ package migrations
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 
 	"fleetd/fault"
 	"fleetd/test/failpoint"
@@ -27,18 +30,22 @@ type Row struct {
 	Foreign bool `json:"foreign,omitempty"`
 }
 
-// Count says what became of the messages of one queue in one run:
-// found + arrived = moved + copies + left + vanished.
+// Count says what became of the messages of one queue in one run, each counted
+// where it happened: found + arrived = moved + copies + unsettled + left + vanished.
 type Count struct {
-	Queue    string `json:"queue"`
-	Found    int    `json:"found"`    // ready when its turn came
-	Arrived  int    `json:"arrived"`  // published into it meanwhile
-	Moved    int    `json:"moved"`    // in the main's inbox and out of the queue
-	Copies   int    `json:"copies"`   // same id and content as one before: the main gets that one
-	Left     int    `json:"left"`     // still in the queue
-	Vanished int    `json:"vanished"` // taken by somebody else, or gone with the queue
-	Parts    int    `json:"parts"`    // further letters, of messages too large for one
-	Escaped  int    `json:"escaped"`  // of those moved: bytes that are no UTF-8 were written as \xNN
+	Queue     string `json:"queue"`
+	Found     int    `json:"found"`     // lay there when its turn came
+	Arrived   int    `json:"arrived"`   // came meanwhile
+	Moved     int    `json:"moved"`     // in the main's inbox and out of the queue
+	Copies    int    `json:"copies"`    // same id and content as one before: the main gets that one
+	Unsettled int    `json:"unsettled"` // in the main's inbox; whether out of the queue, the next run sees
+	Left      int    `json:"left"`      // still in the queue
+	Vanished  int    `json:"vanished"`  // expired, taken by somebody else, or gone with the queue
+	Parts     int    `json:"parts"`     // further letters, of messages too large for one
+	Escaped   int    `json:"escaped"`   // of those moved: bytes that are no UTF-8 were written as \xNN
+	// Doubtful are those of moved that an earlier run, told otherwise or long
+	// ago, may have sent too: they may be there twice, or with another main.
+	Doubtful int    `json:"doubtful"`
 	Deleted  bool   `json:"deleted"`
 	Problem  string `json:"problem,omitempty"`
 }
@@ -58,7 +65,8 @@ type Mover struct {
 	Now      func() time.Time
 	Progress func(queue string, moved, found int) // after every batch
 	// Patience is how long mail is waited for that a run that was cut off may
-	// still hold; 0 is 15 s.
+	// still hold: how long a broker may take to notice that a peer is gone
+	// (broker facts §3).
 	Patience time.Duration
 }
 
@@ -94,144 +102,290 @@ type run struct {
 	*Mover
 	row   Row
 	count Count
-	held  int // taken, and not known to be out of the queue
+	line  []place          // what lies in the queue, as far as it is known
+	ts    map[string]int64 // by mark: the time of letters that were never sent
+	looks int              // surveys so far
 	// What an earlier run held did not come back: it is out of the queue, or the
 	// broker holds it still for a peer that is gone, and if-empty does not count
 	// that. The queue is left for the next run to delete.
 	unsure bool
-	acked  []tally
-}
-
-// tally is what an ack adds to the count once it is settled.
-type tally struct {
-	copy, escaped bool
-	parts         int
 }
 
 func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
-	r := &run{Mover: m, row: row, count: Count{Queue: row.Queue}}
+	r := &run{Mover: m, row: row, count: Count{Queue: row.Queue}, ts: map[string]int64{}}
 	defer m.Broker.Release()
 	err := r.all(ctx)
-	if errors.Is(err, ErrNoQueue) {
-		err = nil // somebody deleted it: what it held is counted as vanished
+	if errors.Is(err, ErrNoQueue) { // somebody deleted it, with all that it held
+		r.count.Vanished += r.count.Left
+		r.count.Left = 0
+		err = m.Journal.holding(row.Queue)
 	}
-	if err != nil && r.settle(ctx) == nil && r.held == 0 { // what was acked before the trouble is out
-		err = errors.Join(err, m.Journal.done(row.Queue))
-	}
-	r.reckon(ctx)
-	if err == nil && m.Delete && !row.Foreign && r.count.Left == 0 && !r.unsure {
+	if err == nil && m.Delete && !row.Foreign && !r.unsure {
 		failpoint.Hit("migrate.delete.before")
 		r.count.Deleted, err = m.Broker.Delete(ctx, row.Queue)
 		failpoint.Hit("migrate.delete.after")
 		if r.count.Deleted {
-			err = errors.Join(err, m.Journal.forget(row.Queue))
+			err = errors.Join(err, m.Journal.keep(row.Queue, nil))
 		}
 	}
 	return r.count, err
 }
 
-// all moves batch after batch until the queue is empty.
+// fruitless is how often in a row others may get in the way.
+const fruitless = 10
+
+// errOtherwise: what was taken is not what stood there at the last look.
+var errOtherwise = errors.New("somebody else takes mail from the queue, or puts it back")
+
+// all moves what lies in the queue, until nothing does.
 func (r *run) all(ctx context.Context) error {
 	q, err := r.Broker.Look(ctx, r.row.Queue)
 	if err != nil {
 		return err
 	}
-	r.count.Found = q.Ready
-	was, err := r.Journal.past(r.row.Queue)
+	r.count.Found, r.count.Left = q.Ready, q.Ready // until it is looked through
+	for tries := 0; tries < fruitless; tries++ {
+		if err := r.alone(ctx); err != nil {
+			return err
+		}
+		if err := r.survey(ctx); err != nil {
+			return err
+		}
+		if len(r.line) == 0 {
+			return r.Journal.holding(r.row.Queue)
+		}
+		before := r.count.Moved + r.count.Copies
+		if err := r.pass(ctx); err != nil && !errors.Is(err, errOtherwise) {
+			return err
+		}
+		if r.count.Moved+r.count.Copies > before {
+			tries = -1
+		}
+	}
+	return fault.Wrap(errOtherwise, fault.Conflict, "somebody else takes mail from %s, or puts it back, again and again; stop that, then run this again", r.row.Queue)
+}
+
+// alone refuses to go on beside the old daemon.
+func (r *run) alone(ctx context.Context) error {
+	q, err := r.Broker.Look(ctx, r.row.Queue)
 	if err != nil {
 		return err
 	}
-	for {
-		ready, err := r.alone(ctx)
-		if err != nil {
-			return err
-		}
-		batch, known, err := r.next(ctx, &was, ready)
-		if err != nil {
-			return err
-		}
-		if len(batch) == 0 {
-			return r.Journal.done(r.row.Queue)
-		}
-		if err := r.move(ctx, batch, known, max(0, ready-len(batch)-len(was.all))); err != nil {
-			return err
-		}
-		if r.Progress != nil {
-			r.Progress(r.row.Queue, r.count.Moved+r.count.Copies, r.count.Found)
-		}
-	}
-}
-
-// alone refuses to go on beside the old daemon, and says how many messages the
-// queue has.
-func (r *run) alone(ctx context.Context) (ready int, err error) {
-	q, err := r.Broker.Look(ctx, r.row.Queue)
-	if err != nil {
-		return 0, err
-	}
 	if q.Consumers > 0 {
-		return 0, consumed(r.row.Queue)
+		return fault.New(fault.Conflict, "the old daemon still consumes %s; stop it, then run this again", r.row.Queue)
 	}
-	return q.Ready, nil
+	return nil
 }
 
-func consumed(queue string) error {
-	return fault.New(fault.Conflict, "the old daemon still consumes %s; stop it, then run this again", queue)
-}
-
-// next takes the next batch, and says what of it earlier runs numbered. What the
-// last one held when it was cut off comes back once the broker has noticed, and
-// all else in the queue stands behind it: it is waited for.
-func (r *run) next(ctx context.Context, was *past, ready int) (batch []Old, known []entry, err error) {
-	for until := time.Now().Add(r.patience()); ; {
-		if batch, err = r.take(ctx); err != nil {
-			return nil, nil, err
+// survey looks through the queue and puts it back as it was, but for a mark at
+// its end, if there is mail that has none behind it. What a run that was killed
+// held comes back once the broker has noticed, and belongs before all else: it
+// is waited for.
+func (r *run) survey(ctx context.Context) error {
+	held, err := r.Journal.hand(r.row.Queue)
+	if err != nil {
+		return err
+	}
+	var places []place
+	var last uint64
+	for until := time.Now().Add(r.Patience); ; {
+		if places, last, err = r.lookThrough(ctx, nil); err != nil {
+			return err
 		}
-		known = was.recall(batch, ready, r.Now())
-		if len(known) > 0 {
-			return batch, known, nil
+		line(places)
+		back := slices.ContainsFunc(places, func(p place) bool { return slices.Contains(held, p.key) })
+		if back || len(held) == 0 || r.looks > 0 {
+			break
 		}
-		if len(was.open) == 0 || len(was.all) == 0 || time.Now().After(until) {
-			r.unsure = r.unsure || len(was.all) > 0 && len(was.open) > 0
-			was.all = nil
-			return batch, nil, nil
+		if time.Now().After(until) {
+			r.unsure = true
+			break
 		}
-		r.Broker.Release()
-		r.held = 0
+		if err := r.giveBack(ctx, last); err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
-			return nil, nil, interrupted(ctx.Err())
+			return interrupted(ctx.Err())
 		case <-time.After(lookAgain):
 		}
-		if ready, err = r.alone(ctx); err != nil {
-			return nil, nil, err
+		if err := r.alone(ctx); err != nil {
+			return err
 		}
 	}
-}
-
-// comeBack is how long a broker may take to notice that a peer is gone (broker
-// facts §3), at our heartbeat.
-const (
-	comeBack  = 15 * time.Second
-	lookAgain = 200 * time.Millisecond
-)
-
-func (m *Mover) patience() time.Duration {
-	if m.Patience > 0 {
-		return m.Patience
+	if mail := slices.ContainsFunc(places, func(p place) bool { return p.mark == nil }); mail && (r.row.FromID == "" || r.row.ToID == "") {
+		// It was empty when the plan was made.
+		return fault.New(fault.Conflict, "mail came into %s after the plan was made, and nobody knows whose it is or for whom; run this again, the plan says what to do", r.row.Queue)
 	}
-	return comeBack
+	if r.looks++; r.looks == 1 && !r.unsure {
+		marks := map[string]bool{}
+		for _, p := range places {
+			marks[p.under] = true
+		}
+		if err := r.Journal.keep(r.row.Queue, marks); err != nil {
+			return err
+		}
+	}
+	if n := len(places); n > 0 && places[n-1].mark == nil {
+		if places, last, err = r.mark(ctx, places); err != nil {
+			return err
+		}
+	}
+	if err := r.giveBack(ctx, last); err != nil {
+		return err
+	}
+	failpoint.Hit("migrate.marked")
+	r.reckon(line(places))
+	return r.settleTimes()
 }
+
+// lookThrough takes all that lies in the queue, behind places that are in hand.
+// last is the tag of the last, 0 if there was none. It keeps no content: that may be a lot.
+func (r *run) lookThrough(ctx context.Context, places []place) (all []place, last uint64, err error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, 0, interrupted(err)
+		}
+		o, ok, err := r.Broker.Take(ctx, r.row.Queue)
+		if err != nil {
+			return nil, 0, err
+		}
+		if !ok {
+			return places, last, nil
+		}
+		p := place{hash: o.hash()}
+		if m, ok := o.mark(); ok {
+			p.mark = &m
+		}
+		places, last = append(places, p), o.Tag
+	}
+}
+
+// mark puts a mark behind places, which are in hand, and takes it and what came
+// in between.
+func (r *run) mark(ctx context.Context, places []place) ([]place, uint64, error) {
+	m := mark{uuid.NewString(), r.Now().UnixMilli()}
+	if err := r.Journal.holding(r.row.Queue, m.name); err != nil {
+		return nil, 0, err
+	}
+	if err := r.Broker.Mark(ctx, r.row.Queue, m.messageID(), markText); err != nil {
+		if fault.Is(err, fault.BrokerRefused) { // it is not there
+			err = errors.Join(err, r.Journal.holding(r.row.Queue))
+		}
+		return nil, 0, err
+	}
+	r.ts[m.name] = m.ts
+	places, last, err := r.lookThrough(ctx, places)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i, p := range places {
+		if p.mark != nil && p.mark.name == m.name {
+			return places[:i+1], last, nil // what is behind it has its turn later
+		}
+	}
+	return nil, 0, fault.Wrap(errOtherwise, fault.Conflict, "somebody else takes mail from %s; stop that, then run this again", r.row.Queue)
+}
+
+// settleTimes says from when letters are that stand before each mark and were
+// never sent. Where the journal does not know them but an earlier run put the
+// mark, it may have been lost: they are then as that run had them.
+func (r *run) settleTimes() error {
+	now := r.Now().UnixMilli()
+	for _, p := range r.line {
+		if p.mark == nil || r.ts[p.key] != 0 {
+			continue
+		}
+		known, err := r.Journal.knows(r.row.Queue, p.key)
+		if err != nil {
+			return err
+		}
+		r.ts[p.key] = now
+		if age := now - p.mark.ts; !known && 0 <= age && age <= stale.Milliseconds() {
+			r.ts[p.key] = p.mark.ts
+		}
+	}
+	return nil
+}
+
+// reckon counts what a survey found beside what was known.
+func (r *run) reckon(found []place) {
+	gone := map[string]bool{}
+	for _, p := range r.line {
+		gone[p.key] = p.mark == nil
+	}
+	left, arrived := 0, 0
+	for _, p := range found {
+		if p.mark != nil {
+			continue
+		}
+		left++
+		if !gone[p.key] {
+			arrived++
+		}
+		gone[p.key] = false
+	}
+	for _, mail := range gone {
+		if mail {
+			r.count.Vanished++
+		}
+	}
+	if r.looks == 1 {
+		r.count.Found = arrived
+	} else {
+		r.count.Arrived += arrived
+	}
+	r.count.Left, r.line = left, found
+}
+
+func (r *run) giveBack(ctx context.Context, last uint64) error {
+	if last == 0 {
+		return nil
+	}
+	return r.Broker.GiveBack(ctx, last)
+}
+
+// lookAgain is the pause between two looks for what comes back.
+const lookAgain = 200 * time.Millisecond
 
 func interrupted(err error) error {
 	return fault.Wrap(err, fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
 }
 
-// take takes the next messages, as many as a batch has.
-func (r *run) take(ctx context.Context) ([]Old, error) {
-	var batch []Old
+// pass moves what stands in the line, batch after batch. errOtherwise: look
+// through the queue again.
+func (r *run) pass(ctx context.Context) error {
+	for len(r.line) > 0 {
+		if err := r.alone(ctx); err != nil {
+			return err
+		}
+		batch, err := r.take(ctx)
+		if err != nil {
+			return err
+		}
+		if r.line[0].mark != nil {
+			err = r.unmark(ctx, batch[0])
+		} else {
+			err = r.move(ctx, batch)
+		}
+		if err != nil {
+			return err
+		}
+		if r.Progress != nil {
+			r.Progress(r.row.Queue, r.count.Moved+r.count.Copies, r.count.Found+r.count.Arrived)
+		}
+	}
+	return nil
+}
+
+// take takes the next messages of the line, as many as a batch has; or a mark.
+func (r *run) take(ctx context.Context) (batch []Old, err error) {
 	size := 0
-	for len(batch) < batchMessages && size < batchBytes {
+	for len(batch) < min(batchMessages, len(r.line)) && size < batchBytes {
+		next := r.line[len(batch)]
+		if next.mark != nil && len(batch) > 0 {
+			break
+		}
 		o, ok, err := r.Broker.Take(ctx, r.row.Queue)
 		if errors.Is(err, ErrNoQueue) && len(batch) > 0 {
 			break // what is in hand is all that is left of it
@@ -239,87 +393,125 @@ func (r *run) take(ctx context.Context) ([]Old, error) {
 		if err != nil {
 			return nil, err
 		}
+		if ok && o.hash() != next.hash {
+			return nil, errors.Join(errOtherwise, r.giveBack(ctx, o.Tag))
+		}
 		if !ok {
 			break
 		}
 		batch = append(batch, o)
 		size += len(o.Body)
-		r.held++
+		if next.mark != nil {
+			break
+		}
+	}
+	if len(batch) == 0 {
+		return nil, errOtherwise
 	}
 	failpoint.Hit("migrate.taken")
 	return batch, nil
 }
 
-// move moves one batch: numbers first, then each message: publish, ack.
-func (r *run) move(ctx context.Context, batch []Old, known []entry, behind int) error {
-	if r.row.FromID == "" || r.row.ToID == "" { // it was empty when the plan was made
-		return fault.New(fault.Conflict, "mail came into %s after the plan was made, and nobody knows whose it is or for whom; run this again, the plan says what to do", r.row.Queue)
+// unmark takes a mark out: all before it are.
+func (r *run) unmark(ctx context.Context, o Old) error {
+	if err := r.Journal.holding(r.row.Queue, r.line[0].key); err != nil {
+		return err
 	}
-	entries, err := r.Journal.number(r.row.Queue, known, batch[len(known):], behind, r.row.FromID, r.row.ToID, r.Now().UnixMilli())
+	if err := r.Broker.Ack(o.Tag); err != nil {
+		return err
+	}
+	if err := r.Broker.Settled(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	r.line = r.line[1:]
+	return r.Journal.holding(r.row.Queue)
+}
+
+// move moves one batch, the head of the line: how each is sent is committed
+// first, then each message: publish, ack.
+func (r *run) move(ctx context.Context, batch []Old) error {
+	places := r.line[:len(batch)]
+	all, err := r.Journal.begin(r.row.Queue, places, batch, terms{
+		from: r.row.FromID, to: r.row.ToID, limit: r.Limit, ts: r.ts[places[0].under], now: r.Now().UnixMilli(),
+	})
 	if err != nil {
 		return err
 	}
 	failpoint.Hit("migrate.numbered")
+	fates := make([]fate, len(batch))
+	acked := 0
 	for i, o := range batch {
-		if err := ctx.Err(); err != nil {
-			return interrupted(err)
+		if err = ctx.Err(); err != nil {
+			err = interrupted(err)
+			break
 		}
-		all := letters(entries[i], o, r.Limit)
-		for _, l := range all {
-			if err := r.Broker.Deliver(ctx, l); err != nil {
-				return err
-			}
-			failpoint.Hit("migrate.delivered")
+		if fates[i], err = r.send(ctx, all[i], o); err != nil {
+			break
 		}
-		if err := r.Broker.Ack(o.Tag); err != nil {
-			return err
+		if err = r.Broker.Ack(o.Tag); err != nil {
+			break
 		}
+		acked++
 		failpoint.Hit("migrate.acked")
-		r.acked = append(r.acked, tally{copy: entries[i].Copy, escaped: !utf8.Valid(o.Body), parts: len(all) - 1})
 	}
-	if err := r.settle(ctx); err != nil {
-		return err
+	settled := r.Broker.Settled(context.WithoutCancel(ctx))
+	err = cmpErr(err, settled)
+	var held []string
+	if settled == nil {
+		r.tally(all[:acked], batch)
+		failpoint.Hit("migrate.settled")
+	} else { // the connection broke: whatever was in hand may be in the queue, or not yet
+		for i, p := range places {
+			held = append(held, p.key)
+			if fates[i] == wasSent {
+				r.count.Unsettled++
+				r.count.Left--
+			}
+		}
 	}
-	failpoint.Hit("migrate.settled")
-	return nil
+	if ended := r.Journal.end(r.row.Queue, places, all, fates, held); ended != nil {
+		return errors.Join(err, ended)
+	}
+	if err == nil {
+		r.line = r.line[len(batch):]
+	}
+	return err
 }
 
-// settle counts what was acked, once that is sure.
-func (r *run) settle(ctx context.Context) error {
-	if err := r.Broker.Settled(context.WithoutCancel(ctx)); err != nil {
-		return err
+// send publishes what a message becomes.
+func (r *run) send(ctx context.Context, s sending, o Old) (fate, error) {
+	if s.Sent {
+		return wasSent, nil
 	}
-	for _, t := range r.acked {
-		if t.copy {
+	for i, l := range letters(s.head, o) {
+		err := r.Broker.Deliver(ctx, l)
+		refused := fault.Is(err, fault.InboxFull) || fault.Is(err, fault.Unroutable) || fault.Is(err, fault.BrokerRefused)
+		switch {
+		case err != nil && refused && i == 0:
+			return untried, err
+		case err != nil:
+			return inDoubt, err
+		}
+		failpoint.Hit("migrate.delivered")
+	}
+	return wasSent, nil
+}
+
+// tally counts what is in the inbox and out of the queue.
+func (r *run) tally(all []sending, batch []Old) {
+	for i, s := range all {
+		r.count.Left--
+		if s.Copy {
 			r.count.Copies++
 			continue
 		}
 		r.count.Moved++
-		r.count.Parts += t.parts
-		if t.escaped {
+		r.count.Parts += len(letters(s.head, batch[i])) - 1
+		if !utf8.Valid(batch[i].Body) {
 			r.count.Escaped++
 		}
-	}
-	r.held -= len(r.acked)
-	r.acked = nil
-	return nil
-}
-
-// reckon makes the count add up.
-func (r *run) reckon(ctx context.Context) {
-	c := &r.count
-	q, err := r.Broker.Look(context.WithoutCancel(ctx), r.row.Queue)
-	switch {
-	case errors.Is(err, ErrNoQueue):
-		c.Left = 0
-	case err != nil: // nobody can say: what was not moved is taken to be there
-		c.Left = max(0, c.Found-c.Moved-c.Copies)
-	default:
-		c.Left = q.Ready + r.held
-	}
-	if lost := c.Found - c.Moved - c.Copies - c.Left; lost >= 0 {
-		c.Vanished = lost
-	} else {
-		c.Arrived = -lost
+		if s.doubtful {
+			r.count.Doubtful++
+		}
 	}
 }

@@ -174,19 +174,25 @@ func TestTheOldDaemonStartedInTheMiddle(t *testing.T) {
 }
 
 // Fails when a queue that is deleted under way stops the run, or when what was
-// taken from it is dropped.
+// taken from it to be moved is dropped.
 func TestAQueueDeletedMeanwhile(t *testing.T) {
-	for at, want := range map[string]migrations.Count{
-		"take":    {Found: 5, Moved: 2, Vanished: 3},
-		"deliver": {Found: 5, Moved: 5},
-		"ack":     {Found: 5, Moved: 5},
+	for _, x := range []struct {
+		at   string
+		n    int
+		want migrations.Count
+	}{
+		{"take", 3, migrations.Count{Found: 5, Vanished: 5}},            // while it is looked through
+		{"take", 11, migrations.Count{Found: 5, Moved: 2, Vanished: 3}}, // 5, none, the mark, none
+		{"deliver", 3, migrations.Count{Found: 5, Moved: 5}},
+		{"ack", 3, migrations.Count{Found: 5, Moved: 5}},
 	} {
-		t.Run(at, func(t *testing.T) {
+		at, want := x.at, x.want
+		t.Run(fmt.Sprintf("%s %d", at, x.n), func(t *testing.T) {
 			w := newWorld(t, rabbit.URI(t), roomy)
 			sent := numbered(5)
 			w.old(sent...)
 			remove := func(step string, n int) {
-				if step == at && n == 3 {
+				if step == at && n == x.n {
 					if _, err := w.ch.QueueDelete(w.queue(), false, false, false); err != nil {
 						t.Error(err)
 					}
@@ -429,7 +435,7 @@ func TestInterrupted(t *testing.T) {
 			cancel()
 		}
 	}
-	m := migrations.Mover{Broker: disturb(nil, stop)(b), Journal: j, Limit: limit, Now: time.Now}
+	m := migrations.Mover{Broker: disturb(nil, stop)(b), Journal: j, Limit: limit, Now: time.Now, Patience: time.Second}
 	counts, err := m.Move(ctx, []migrations.Row{w.row()})
 	if !fault.Is(err, fault.Unconfirmed) || counts[0].Moved != 3 || counts[0].Left != 3 {
 		t.Errorf("it came to %+v, %v", counts, err)
@@ -459,13 +465,6 @@ func (f *forgetful) Ack(tag uint64) error {
 // Fails when replies whose acks the broker lost come to the main once more, or
 // others that say the same are taken for them.
 func TestAcksThatTheBrokerLost(t *testing.T) {
-	same := func(n int) []amqp.Publishing {
-		all := make([]amqp.Publishing, n)
-		for i := range all {
-			all[i].Body = []byte("done")
-		}
-		return all
-	}
 	for name, sent := range map[string][]amqp.Publishing{"all differ": numbered(300), "all say the same": same(300)} {
 		for _, from := range []int{0, 100, 200, 299} {
 			t.Run(fmt.Sprintf("%s, from %d on", name, from), func(t *testing.T) {

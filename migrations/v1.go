@@ -40,8 +40,8 @@ func PaneOf(queue string) (pane string, ok bool) {
 type Old struct {
 	MessageID     string // "" where it has none
 	CorrelationID string // "" where it has none
+	Expiration    string // milliseconds, or ""
 	Body          []byte
-	Redelivered   bool   // it was taken before: a hint (broker facts §6)
 	Tag           uint64 // by which it is acked
 }
 
@@ -76,6 +76,12 @@ type Broker interface {
 	// Deliver signs and publishes, and returns nil once the broker has stored
 	// the letter in its recipient's inbox.
 	Deliver(ctx context.Context, l Letter) error
+	// GiveBack puts back into its place what was taken under last and before,
+	// and not acked: what is taken next is the oldest again.
+	GiveBack(ctx context.Context, last uint64) error
+	// Mark puts a message with this id and text at the end of the queue, and
+	// returns nil once the broker has stored it; ErrNoQueue.
+	Mark(ctx context.Context, queue, id, text string) error
 	// Ack removes what was taken under tag; that it did is only sure after
 	// Settled.
 	Ack(tag uint64) error
@@ -88,10 +94,10 @@ type Broker interface {
 	Delete(ctx context.Context, queue string) (bool, error)
 }
 
-// hash tells one message from another at the head of a queue.
+// hash tells one message from another of the same queue.
 func (o Old) hash() string {
 	h := sha256.New()
-	for _, s := range []string{o.MessageID, o.CorrelationID} {
+	for _, s := range []string{o.MessageID, o.CorrelationID, o.Expiration} {
 		fmt.Fprintf(h, "%d\n%s\n", len(s), s)
 	}
 	h.Write(o.Body)
@@ -101,14 +107,9 @@ func (o Old) hash() string {
 // namespace of derived ids, drawn once for this project.
 var namespace = uuid.MustParse("0b9d5b0e-53b7-4f0c-8f53-0a2c1c6d7a11")
 
-// derivedID is the id of a message that has none of its own (design §12).
-func derivedID(queue string, number uint64, hash string) string {
-	return uuid.NewSHA1(namespace, fmt.Appendf(nil, "%s\n%d\n%s", queue, number, hash)).String()
-}
-
-// partID is the id of a further part of a message that is too large for one.
-func partID(msgID string, part int) string {
-	return uuid.NewSHA1(namespace, fmt.Appendf(nil, "%s\npart %d", msgID, part)).String()
+// derive is an id that follows from words (design §12).
+func derive(words ...any) string {
+	return uuid.NewSHA1(namespace, []byte(fmt.Sprintln(words...))).String()
 }
 
 // ownID is the message's own id, if it is a UUID.
@@ -123,18 +124,18 @@ func asUUID(s string) (string, bool) {
 }
 
 // letters are what an old message becomes: one letter, or several where it has
-// more than limit bytes.
-func letters(e entry, o Old, limit int) []Letter {
-	trace := sha256.Sum256([]byte("trace\n" + e.MsgID))
-	l := Letter{MsgID: e.MsgID, TraceID: hex.EncodeToString(trace[:16]), From: e.From, To: e.To, TS: e.TS}
+// more bytes than h allows.
+func letters(h head, o Old) []Letter {
+	trace := sha256.Sum256([]byte("trace\n" + h.ID))
+	l := Letter{MsgID: h.ID, TraceID: hex.EncodeToString(trace[:16]), From: h.From, To: h.To, TS: h.TS}
 	l.InReplyTo, _ = asUUID(o.CorrelationID)
-	parts := split(asText(o.Body), limit)
+	parts := split(asText(o.Body), h.Limit)
 	all := make([]Letter, len(parts))
 	for i, part := range parts {
 		all[i] = l
 		all[i].Body = []byte(part)
 		if i > 0 {
-			all[i].MsgID = partID(e.MsgID, i+1)
+			all[i].MsgID = derive(h.ID, "part", i+1)
 		}
 	}
 	return all

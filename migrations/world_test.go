@@ -35,7 +35,8 @@ type world struct {
 	main    string
 	worker  string
 	pane    string
-	journal string // the file, kept from run to run
+	journal string                        // the file, kept from run to run
+	had     map[string]*envelope.Envelope // by main and id: what mains got
 }
 
 // newWorld makes the exchange of mail, an inbox of at most room messages, and
@@ -127,6 +128,24 @@ func (w *world) ready(queue string, n int) {
 	}
 }
 
+// eventually waits until look finds nothing amiss.
+func eventually(t *testing.T, look func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		err := look()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
 // numbered are n old messages that say their number; every other one has an id.
 func numbered(n int) []amqp.Publishing {
 	all := make([]amqp.Publishing, n)
@@ -178,16 +197,21 @@ func (w *world) moveOver(b migrations.Broker, remove bool) (migrations.Count, er
 		w.t.Fatal(err)
 	}
 	defer j.Close()
-	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Delete: remove, Now: time.Now}
+	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Delete: remove, Now: time.Now, Patience: 15 * time.Second}
 	counts, err := m.Move(w.t.Context(), []migrations.Row{w.row()})
 	if len(counts) != 1 {
 		w.t.Fatalf("there are %d counts", len(counts))
 	}
-	c := counts[0]
-	if c.Found+c.Arrived != c.Moved+c.Copies+c.Left+c.Vanished {
+	w.sums(counts[0])
+	return counts[0], err
+}
+
+// sums demands that a count adds up.
+func (w *world) sums(c migrations.Count) {
+	w.t.Helper()
+	if c.Found+c.Arrived != c.Moved+c.Copies+c.Unsettled+c.Left+c.Vanished {
 		w.t.Errorf("the count does not add up: %+v", c)
 	}
-	return c, err
 }
 
 // must runs without trouble and demands the count.
@@ -205,13 +229,15 @@ type keys struct{ key ed25519.PublicKey }
 
 func (k keys) Keys(string) []ed25519.PublicKey { return []ed25519.PublicKey{k.key} }
 
-// mail empties the inbox as a main's gateway does: what it has already, by id,
-// content and headers, is one message. What is not well signed is an error, as
+// mail empties the inbox as a main's gateway does: what it got before, by id,
+// content and headers, is not given again. What is not well signed is an error, as
 // is one id over two contents or headers: a gateway rejects the second.
 func (w *world) mail() []*envelope.Envelope {
 	w.t.Helper()
 	var all []*envelope.Envelope
-	first := map[string]*envelope.Envelope{}
+	if w.had == nil {
+		w.had = map[string]*envelope.Envelope{}
+	}
 	for {
 		d, ok, err := w.ch.Get(w.names().Inbox(w.main), true)
 		if err != nil {
@@ -230,13 +256,13 @@ func (w *world) mail() []*envelope.Envelope {
 		if env.Kind != envelope.Reply || env.From != w.worker || env.To != w.main || d.RoutingKey != w.main || env.Signer != "hosta" {
 			w.t.Errorf("a letter is %s from %s to %s, signed by %s", env.Kind, env.From, env.To, env.Signer)
 		}
-		if was := first[env.MsgID]; was != nil {
+		if was := w.had[w.main+env.MsgID]; was != nil {
 			if string(was.Body) != string(env.Body) || was.Headers["sig"] != env.Headers["sig"] {
 				w.t.Errorf("id %s stands over two letters: %.40q and %.40q", env.MsgID, was.Body, env.Body)
 			}
 			continue
 		}
-		first[env.MsgID] = env
+		w.had[w.main+env.MsgID] = env
 		all = append(all, env)
 	}
 }
@@ -289,6 +315,16 @@ func (d *disturbed) step(name string) func() {
 func (d *disturbed) Take(ctx context.Context, queue string) (migrations.Old, bool, error) {
 	defer d.step("take")()
 	return d.OldQueues.Take(ctx, queue)
+}
+
+func (d *disturbed) Mark(ctx context.Context, queue, id, text string) error {
+	defer d.step("mark")()
+	return d.OldQueues.Mark(ctx, queue, id, text)
+}
+
+func (d *disturbed) GiveBack(ctx context.Context, last uint64) error {
+	defer d.step("giveback")()
+	return d.OldQueues.GiveBack(ctx, last)
 }
 
 func (d *disturbed) Deliver(ctx context.Context, l migrations.Letter) error {

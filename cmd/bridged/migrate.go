@@ -140,6 +140,7 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 	out.Applied = true
 	mover := migrations.Mover{
 		Broker: broker, Journal: journal, Limit: daemon.ContentBytes, Delete: f.remove, Now: time.Now, Progress: a.moved(),
+		Patience: 3*cfg.Broker.Heartbeat + time.Second, // a broker notices within three heartbeats that a peer is gone
 	}
 	var moveErr error
 	out.Queues, moveErr = mover.Move(ctx, out.Plan)
@@ -347,12 +348,12 @@ func (a *app) printMoved(w *printer, counts []migrations.Count) {
 		a.note("there are no old queues")
 		return
 	}
-	head := []string{"queue", "found", "arrived", "moved", "copies", "left", "vanished", "parts", "escaped", "deleted", "problem"}
+	head := []string{"queue", "found", "arrived", "moved", "copies", "unsettled", "left", "vanished", "parts", "escaped", "doubtful", "deleted", "problem"}
 	var sum migrations.Count
 	rows := make([][]string, 0, len(counts)+1)
 	row := func(c migrations.Count, deleted string) {
 		cells := []string{c.Queue}
-		for _, n := range []int{c.Found, c.Arrived, c.Moved, c.Copies, c.Left, c.Vanished, c.Parts, c.Escaped} {
+		for _, n := range []int{c.Found, c.Arrived, c.Moved, c.Copies, c.Unsettled, c.Left, c.Vanished, c.Parts, c.Escaped, c.Doubtful} {
 			cells = append(cells, fmt.Sprint(n))
 		}
 		rows = append(rows, append(cells, deleted, c.Problem))
@@ -361,6 +362,7 @@ func (a *app) printMoved(w *printer, counts []migrations.Count) {
 		row(c, map[bool]string{true: "yes", false: "no"}[c.Deleted])
 		sum.Found, sum.Arrived, sum.Moved, sum.Copies = sum.Found+c.Found, sum.Arrived+c.Arrived, sum.Moved+c.Moved, sum.Copies+c.Copies
 		sum.Left, sum.Vanished, sum.Parts, sum.Escaped = sum.Left+c.Left, sum.Vanished+c.Vanished, sum.Parts+c.Parts, sum.Escaped+c.Escaped
+		sum.Unsettled, sum.Doubtful = sum.Unsettled+c.Unsettled, sum.Doubtful+c.Doubtful
 	}
 	if len(counts) > 1 {
 		sum.Queue = "all"
