@@ -70,6 +70,10 @@ func plainly(uri string) (string, error) {
 	return "amqp://" + rest, nil
 }
 
+// Client is what a client of the broker goes by that speaks another protocol
+// than AMQP, as HTTPS; the name it expects is for that one to say.
+func (t TLS) Client() (*tls.Config, error) { return tlsConfig(t, "") }
+
 func tlsConfig(t TLS, host string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
 	if t.ServerName != "" {

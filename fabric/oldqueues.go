@@ -37,7 +37,7 @@ func DialOldQueues(ctx context.Context, cfg Config, key ed25519.PrivateKey) (*Ol
 	if err != nil {
 		return nil, err
 	}
-	o := &OldQueues{key: key, f: &Fabric{cfg: cfg, dialer: d, names: Names{Prefix: cfg.Prefix}, deps: Deps{Now: time.Now}}}
+	o := &OldQueues{key: key, f: &Fabric{cfg: cfg, dialer: d, names: Names{Prefix: cfg.Prefix}, deps: Deps{Now: time.Now}, lavin: lavin}}
 	if o.con, err = d.dial(ctx, "bridged "+cfg.Host+" migrate take"); err != nil {
 		return nil, dialFault(err)
 	}
@@ -63,6 +63,19 @@ func lost(err error) error {
 	return fault.Wrap(err, fault.BrokerDown, "the connection to the broker broke; no mail was lost by it. Run this again, it goes on where it was")
 }
 
+// broke says why a call on a connection ended: cutAfter ends it where the user
+// does.
+func broke(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return interrupted(ctx.Err())
+	}
+	return lost(err)
+}
+
+func interrupted(err error) error {
+	return fault.Wrap(err, fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
+}
+
 func (o *OldQueues) openPublisher() (err error) {
 	if o.pub, err = o.out.Channel(); err != nil {
 		return err
@@ -83,6 +96,9 @@ func (o *OldQueues) Names() Names { return o.f.names }
 
 // Look says what lies in queue; migrations.ErrNoQueue.
 func (o *OldQueues) Look(ctx context.Context, queue string) (migrations.Queue, error) {
+	if err := ctx.Err(); err != nil {
+		return migrations.Queue{}, interrupted(err)
+	}
 	defer o.cutAfter(ctx, o.con)()
 	var q amqp.Queue
 	err := aside(o.con, func(ch *amqp.Channel) (err error) {
@@ -97,24 +113,38 @@ func (o *OldQueues) Look(ctx context.Context, queue string) (migrations.Queue, e
 	case isCode(err, amqp.AccessRefused):
 		return migrations.Queue{}, fault.Wrap(err, fault.NotAllowed, "the broker does not let this login look at %s; give it the right to, or leave the queue out with --skip %s", queue, queue)
 	case err != nil:
-		return migrations.Queue{}, lost(err)
+		return migrations.Queue{}, broke(ctx, err)
 	}
 	return migrations.Queue{Ready: q.Messages, Consumers: q.Consumers}, nil
 }
 
 // cutAfter has the end of ctx break off calls that a broker does not answer.
+// One that is being answered is not: what was acked before is counted over the
+// same connection.
 func (o *OldQueues) cutAfter(ctx context.Context, c *connection) func() {
-	stop := context.AfterFunc(ctx, func() { _ = c.raw.Close() })
-	return func() { stop() }
+	answered := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		late := time.NewTimer(closeWait)
+		defer late.Stop()
+		select {
+		case <-answered:
+		case <-late.C:
+			_ = c.raw.Close()
+		}
+	})
+	return func() { stop(); close(answered) }
 }
 
 // Take takes the oldest message of queue.
 func (o *OldQueues) Take(ctx context.Context, queue string) (migrations.Old, bool, error) {
+	if err := ctx.Err(); err != nil {
+		return migrations.Old{}, false, interrupted(err)
+	}
 	defer o.cutAfter(ctx, o.con)()
 	if o.take == nil || o.queueGone {
 		ch, err := o.con.Channel()
 		if err != nil {
-			return migrations.Old{}, false, lost(err)
+			return migrations.Old{}, false, broke(ctx, err)
 		}
 		o.take, o.queueGone = ch, false
 	}
@@ -127,7 +157,7 @@ func (o *OldQueues) Take(ctx context.Context, queue string) (migrations.Old, boo
 		o.take = nil
 		return migrations.Old{}, false, fault.Wrap(err, fault.NotAllowed, "the broker does not let this gateway's login read %s; give it the right to, then run this again", queue)
 	case err != nil:
-		return migrations.Old{}, false, lost(err)
+		return migrations.Old{}, false, broke(ctx, err)
 	}
 	return migrations.Old{MessageID: d.MessageId, CorrelationID: d.CorrelationId, Expiration: d.Expiration, Body: d.Body, Tag: d.DeliveryTag}, ok, nil
 }
@@ -154,7 +184,7 @@ func (o *OldQueues) Deliver(ctx context.Context, l migrations.Letter) error {
 	case became == nacked:
 		return o.full(ctx, l.To)
 	case became == returned:
-		return fault.New(fault.Unroutable, "the main's inbox %s is not on the broker; see that the daemon runs and is connected (bridged roster), then run this again", o.f.names.Inbox(l.To))
+		return o.noInbox(l.To)
 	}
 	return nil
 }
@@ -201,7 +231,7 @@ func (o *OldQueues) publish(ctx context.Context, exchange, key string, p amqp.Pu
 	case <-limit.C:
 		return "", fault.New(fault.BrokerDown, "the broker takes no messages at present (memory or disk are short, or it hangs); run this again when it does")
 	case <-ctx.Done():
-		return "", fault.Wrap(ctx.Err(), fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
+		return "", interrupted(ctx.Err())
 	}
 	switch {
 	case !confirm.Acked() && o.pub.IsClosed():
@@ -226,6 +256,9 @@ func (o *OldQueues) publishFault(err error) error {
 	}
 	select {
 	case cause := <-o.closes:
+		if cause != nil && cause.Code == amqp.PreconditionFailed && o.f.lavin(o.out.Connection) {
+			return fault.Wrap(cause, fault.BrokerDown, "the broker takes no messages at present: its disk has too little room (LavinMQ, free_disk_min). Make room there, then run this again; it goes on where it was")
+		}
 		if cause != nil && (cause.Code == amqp.AccessRefused || cause.Code == amqp.NotFound || cause.Code == amqp.PreconditionFailed) {
 			return fault.Wrap(cause, fault.BrokerRefused, "the broker refused the message (code %d); check the rights of the gateway's login and that bridge.* exchanges exist, then run this again", cause.Code)
 		}
@@ -237,9 +270,40 @@ func (o *OldQueues) publishFault(err error) error {
 	return lost(err)
 }
 
+func (o *OldQueues) noInbox(gid string) error {
+	return fault.New(fault.Unroutable, "the main's inbox %s is not on the broker, or not bound; see that the daemon runs and is connected (bridged roster), then run this again", o.f.names.Inbox(gid))
+}
+
+// CheckInbox returns nil if mail can be moved into the inbox of gid: it is there
+// and the daemon can consume it. UNROUTABLE: it is not there. CONFLICT: it was
+// made with other arguments than the daemon's.
+func (o *OldQueues) CheckInbox(ctx context.Context, gid string) error {
+	_, err := o.Look(ctx, o.f.names.Inbox(gid))
+	if errors.Is(err, migrations.ErrNoQueue) {
+		return o.noInbox(gid)
+	}
+	if err != nil {
+		return err
+	}
+	defer o.cutAfter(ctx, o.con)()
+	err = aside(o.con, o.f.names.inboxQueue(gid, InboxCap).declare) // it is there: that changes nothing
+	switch {
+	case isCode(err, amqp.PreconditionFailed):
+		return fault.Wrap(err, fault.Conflict, "the main's inbox %s exists with another %s, so the daemon cannot read it; delete it when it is empty (the daemon makes it anew within seconds), then run this again", o.f.names.Inbox(gid), argumentOf(err))
+	case isCode(err, amqp.AccessRefused): // this login may not declare it: nobody can say
+		return nil
+	case err != nil:
+		return broke(ctx, err)
+	}
+	return nil
+}
+
 // full says that an inbox took no more: what a nack on a live channel means.
 func (o *OldQueues) full(ctx context.Context, gid string) error {
 	q, err := o.Look(ctx, o.f.names.Inbox(gid))
+	if errors.Is(err, migrations.ErrNoQueue) { // it is not the old queue that is no more
+		return o.noInbox(gid)
+	}
 	if err != nil {
 		return err
 	}
@@ -277,7 +341,7 @@ func (o *OldQueues) Settled(ctx context.Context) error {
 	}
 	defer o.cutAfter(ctx, o.con)()
 	if err := o.take.Qos(0, 0, false); err != nil {
-		return lost(err)
+		return broke(ctx, err)
 	}
 	return nil
 }
@@ -303,7 +367,7 @@ func (o *OldQueues) Delete(ctx context.Context, queue string) (bool, error) {
 	case isCode(err, amqp.AccessRefused):
 		return false, fault.Wrap(err, fault.NotAllowed, "the broker does not let this gateway's login delete %s; delete it as an administrator, it is empty", queue)
 	case err != nil:
-		return false, lost(err)
+		return false, broke(ctx, err)
 	}
 	return true, nil
 }

@@ -257,7 +257,7 @@ func TestLoginsAndRights(t *testing.T) {
 	ctl("set_permissions", "gwa", ".*", ".*", ".*")
 
 	user := func(password string) ([]string, error) {
-		return migrations.FindQueues(ctx, node.Management, "/", "gwa", password)
+		return migrations.FindQueues(ctx, node.Management, "/", "gwa", password, nil)
 	}
 	if _, err := user("wrong"); !fault.Is(err, fault.BrokerRefused) {
 		t.Errorf("a wrong password for the management API reads %v", err)
@@ -298,11 +298,10 @@ func TestQueuesThatLavinMQLists(t *testing.T) {
 		_, _ = io.WriteString(w, list) // a client that is gone needs none
 	}))
 	defer server.Close()
-	found, err := migrations.FindQueues(t.Context(), server.URL+"/", "fleet/1", "ops", "sesame")
+	found, err := migrations.FindQueues(t.Context(), server.URL+"/", "fleet/1", "ops", "sesame", nil)
 	if want := []string{"agent.wQ:p2.inbox", "agent.wQ:p7.inbox"}; err != nil || !slices.Equal(found, want) {
 		t.Errorf("it finds %q, %v, want %q", found, err, want)
 	}
-	http.DefaultClient.CloseIdleConnections()
 }
 
 // Fails when an old queue is deleted that is in use or not empty, or stays

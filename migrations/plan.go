@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -144,8 +145,9 @@ const (
 
 // FindQueues asks the management API at base (http://host:15672), of RabbitMQ or
 // LavinMQ, for the old daemon's queues in vhost: their names and whether they
-// are durable and without arguments tell them.
-func FindQueues(ctx context.Context, base, vhost, user, password string) ([]string, error) {
+// are durable and without arguments tell them. secure is for https; nil: the
+// system's authorities.
+func FindQueues(ctx context.Context, base, vhost, user, password string, secure *tls.Config) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, managementWait)
 	defer cancel()
 	at, err := url.Parse(base)
@@ -157,7 +159,11 @@ func FindQueues(ctx context.Context, base, vhost, user, password string) ([]stri
 		return nil, fault.New(fault.BadRequest, "--management %s is no URL that can be asked", at.Redacted())
 	}
 	req.SetBasicAuth(user, password)
-	res, err := http.DefaultClient.Do(req)
+	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if notTrusted(err) {
+		return nil, fault.Wrap(err, fault.BrokerRefused, "the certificate of the management API is not trusted; set broker.tls.ca to the PEM file of its authority, or name the queues with --queue")
+	}
 	if err != nil {
 		return nil, fault.Wrap(err, fault.BrokerDown, "the management API does not answer; see its URL, or name the queues with --queue")
 	}
@@ -185,4 +191,9 @@ func FindQueues(ctx context.Context, base, vhost, user, password string) ([]stri
 		}
 	}
 	return found, nil
+}
+
+func notTrusted(err error) bool {
+	_, is := errors.AsType[*tls.CertificateVerificationError](err)
+	return is
 }

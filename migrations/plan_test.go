@@ -1,12 +1,20 @@
 package migrations_test
 
 import (
+	"encoding/pem"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"fleetd/fabric"
 	"fleetd/fault"
 	"fleetd/migrations"
 	"fleetd/test/rabbit"
@@ -135,5 +143,33 @@ func TestAQueueThatCannotBeLookedAt(t *testing.T) {
 	s.Skip = []string{locked}
 	if rows, err = migrations.Plan(t.Context(), b, s); err != nil || len(rows) != 1 || migrations.Ready(rows) != nil {
 		t.Errorf("without it: %+v, %v", rows, err)
+	}
+}
+
+// Fails when a management API whose certificate the configured authority gave
+// is not believed, or one that nobody vouches for is.
+func TestTheManagementAPIOverHTTPS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `[{"name":"agent.wQ:p2.inbox","durable":true,"arguments":{}}]`) // a client that is gone needs none
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that has to fail
+	server.StartTLS()
+	defer server.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, good := range map[string]bool{"": false, ca: true} {
+		secure, err := fabric.TLS{CA: file}.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := migrations.FindQueues(t.Context(), server.URL, "/", "ops", "sesame", secure)
+		if good && (err != nil || len(found) != 1) {
+			t.Errorf("with its authority: %q, %v", found, err)
+		}
+		if !good && (!fault.Is(err, fault.BrokerRefused) || !strings.Contains(err.Error(), "broker.tls.ca")) {
+			t.Errorf("without: %q, %v", found, err)
+		}
 	}
 }

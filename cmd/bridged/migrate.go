@@ -118,6 +118,14 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 	if err != nil {
 		return err
 	}
+	if to := sources.Main; to.GID != "" {
+		switch err := broker.CheckInbox(ctx, to.GID); {
+		case fault.Is(err, fault.Unroutable), fault.Is(err, fault.Conflict):
+			sources.Main, sources.NoMain = migrations.Person{}, fault.From(err).Sentence
+		case err != nil:
+			return err
+		}
+	}
 	out := migrated{}
 	if out.Plan, err = migrations.Plan(ctx, broker, sources); err != nil {
 		return err
@@ -244,7 +252,11 @@ func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r 
 		if err != nil {
 			return s, err
 		}
-		if s.Found, err = migrations.FindQueues(ctx, m.base, m.vhost, m.user, m.password); err != nil {
+		secure, err := fabricConfig(cfg).TLS.Client()
+		if err != nil {
+			return s, err
+		}
+		if s.Found, err = migrations.FindQueues(ctx, m.base, m.vhost, m.user, m.password, secure); err != nil {
 			return s, err
 		}
 	}

@@ -1,0 +1,126 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"fleetd/fault"
+	"fleetd/migrations"
+	"fleetd/test/rabbit"
+)
+
+// oldQueues connects as a migration of hosta does.
+func (fl *fleet) oldQueues() *OldQueues {
+	fl.t.Helper()
+	o, err := DialOldQueues(fl.t.Context(), Config{Host: "hosta", URI: fl.uri, Prefix: fl.prefix}, fl.key("hosta"))
+	if err != nil {
+		fl.t.Fatal(err)
+	}
+	fl.t.Cleanup(o.Close)
+	return o
+}
+
+// LavinMQ closes a channel with 406 when its disk is short (broker fact §7);
+// RabbitMQ when a message says another login. Fails when the remedy is for the
+// other one.
+func TestA406OnAMoveNamesItsCause(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	for _, is := range []struct {
+		lavin bool
+		code  fault.Code
+		says  string
+	}{{true, fault.BrokerDown, "disk"}, {false, fault.BrokerRefused, "rights"}} {
+		o := fl.oldQueues()
+		o.f.lavin = func(*amqp.Connection) bool { return is.lavin }
+		_, err := o.publish(t.Context(), "", "nowhere", amqp.Publishing{UserId: "somebody"})
+		if !fault.Is(err, is.code) || !strings.Contains(fault.From(err).Sentence, is.says) {
+			t.Errorf("LavinMQ %t: %v", is.lavin, err)
+		}
+	}
+}
+
+// Fails when an inbox that went away while it was full is taken for the old
+// queue, whose end is a success.
+func TestAFullInboxThatIsGoneIsNotTheOldQueue(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	if err := fl.oldQueues().full(t.Context(), uuid.NewString()); !fault.Is(err, fault.Unroutable) || errors.Is(err, migrations.ErrNoQueue) {
+		t.Errorf("it reads %v", err)
+	}
+}
+
+// Fails when mail is moved into an inbox that the daemon cannot read, or when
+// the plan makes an inbox by looking for it.
+func TestTheInboxOfTheMainIsLookedAt(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	o := fl.oldQueues()
+	_, ch := stranger(t, fl.uri)
+	n := fl.names()
+	if err := ch.ExchangeDeclare(n.DLX(), amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	none, other, good := fl.entity("hosta"), fl.entity("hosta"), fl.entity("hosta")
+	for range 2 {
+		if err := o.CheckInbox(t.Context(), none); !fault.Is(err, fault.Unroutable) {
+			t.Errorf("one that is not there: %v", err)
+		}
+	}
+	if _, err := ch.QueueDeclare(n.Inbox(other), true, false, false, false, amqp.Table{"x-max-length": int64(5)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.CheckInbox(t.Context(), other); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "delete it when it is empty") {
+		t.Errorf("one with other arguments: %v", err)
+	}
+	if err := n.inboxQueue(good, InboxCap).declare(ch); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.CheckInbox(t.Context(), good); err != nil {
+		t.Errorf("the daemon's: %v", err)
+	}
+}
+
+// Fails when Ctrl-C reads as a broker that is down, or breaks the connection
+// over which what was moved is counted.
+func TestAnInterruptedMoveSaysSo(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	o := fl.oldQueues()
+	_, ch := stranger(t, fl.uri)
+	queue := migrations.QueueOf("w" + fl.prefix + ":p1")
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := rabbit.Sweep(fl.uri, []string{queue}, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 {
+		if err := ch.PublishWithContext(t.Context(), "", queue, false, false, amqp.Publishing{Body: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "both lie there", func() bool {
+		q, err := o.Look(t.Context(), queue)
+		return err == nil && q.Ready == 2
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	one, ok, err := o.Take(ctx, queue)
+	if !ok || err != nil {
+		t.Fatalf("took %t, %v", ok, err)
+	}
+	cancel()
+	if _, _, err := o.Take(ctx, queue); !fault.Is(err, fault.Unconfirmed) {
+		t.Errorf("taking reads %v", err)
+	}
+	if _, err := o.Look(ctx, queue); !fault.Is(err, fault.Unconfirmed) {
+		t.Errorf("looking reads %v", err)
+	}
+	if err := errors.Join(o.Ack(one.Tag), o.Settled(context.WithoutCancel(ctx))); err != nil {
+		t.Errorf("what was taken before cannot be settled: %v", err)
+	}
+	o.Release()
+}
