@@ -45,9 +45,10 @@ type box struct {
 	expiry  int64  // no item ends before, Unix ms; 0: nothing to end
 
 	reminders  map[string]*reminder // of a main: by sender whose mail waits
-	announcing *announcement        // of a main: its line waits for the pane's gate
+	announcing context.CancelFunc   // of a main: its line waits for the pane's gate
 	listens    bool                 // of a main: a client takes hints
-	greetAt    time.Duration        // uptime at which that client is told of what is held; 0: it was
+	greets     bool                 // that client is to be told of what is held
+	greeting   reminder             // when, and how often a client was
 
 	waiters []*Waiter // the one that waits longest first
 	hunting bool      // another window is being asked for
@@ -117,6 +118,9 @@ func (b *box) become(e store.Entity) {
 	b.entity = e
 	b.missing = absence{}
 	b.interrupt()
+	if b.announcing != nil {
+		b.announcing()
+	}
 	b.mu.Unlock()
 	if Ended(e) {
 		b.retire()

@@ -41,11 +41,9 @@ type reminder struct {
 	item   *item // whose record says it after a restart
 }
 
-// announcement is the one of a main that is under way.
-type announcement struct {
-	pane   string
-	cancel context.CancelFunc
-}
+// reasonPaneChanged closes a gate that does not open before the pane is
+// registered anew, or found where it is now.
+const reasonPaneChanged = "PANE_CHANGED"
 
 // nudge has the held mail of a main announced where that is due.
 func (in *Inbox) nudge(ctx context.Context, b *box) {
@@ -61,32 +59,36 @@ func (in *Inbox) nudge(ctx context.Context, b *box) {
 	}
 	switch {
 	case !listening:
-		b.listens, b.greetAt = false, 0
+		b.listens, b.greets = false, false
 	case !b.listens: // it is back, and nobody may have told it for an hour
-		b.listens, b.greetAt = true, now+nudgeFirst
+		b.listens, b.greets = true, true
+		b.greeting.next = max(b.greeting.next, now+nudgeFirst)
 	}
 	quiet := Ended(e) || b.ready == 0 || len(b.waiters) > 0
-	if b.announcing != nil && (quiet || b.announcing.pane != e.Pane) {
-		b.announcing.cancel()
+	if b.announcing != nil && quiet {
+		b.announcing()
 	}
 	if b.ready == 0 {
-		b.reminders, b.greetAt = nil, 0 // with the drain
+		b.reminders, b.greeting, b.greets = nil, reminder{}, false // with the drain
 	}
 	if quiet || e.Pane == "" && !listening {
 		return
 	}
 	due, newest := b.due(now, in.cfg.Now())
-	hints := b.greetAt != 0 && now >= b.greetAt
+	hints := b.greets && now >= b.greeting.next
 	if len(due) == 0 && !hints || b.announcing != nil {
 		return
 	}
-	b.greetAt = 0
+	if b.greets = b.greets && !hints; hints { // one that comes and goes is not told each time
+		b.greeting.times++
+		b.greeting.next = now + pauseAfter(b.greeting.times)
+	}
 	for _, from := range due {
 		hints = hints || listening && !b.reminders[from].hinted
 		b.reminders[from].hinted = b.reminders[from].hinted || listening
 	}
 	wait, cancel := context.WithCancel(ctx)
-	b.announcing = &announcement{pane: e.Pane, cancel: cancel}
+	b.announcing = cancel
 	in.loops.Go(func() {
 		defer cancel()
 		in.announce(wait, b, e, due, newest, hints)
@@ -153,7 +155,11 @@ func (in *Inbox) announce(ctx context.Context, b *box, e store.Entity, due []str
 	if hints {
 		in.cfg.Hints.Hint(b.gid, held, from)
 	}
-	done := e.Pane == "" || len(due) > 0 && in.writeLine(ctx, b, e, in.cfg.Nudge(held, from))
+	done, lost := e.Pane == "", false
+	if !done && len(due) > 0 {
+		done, lost = in.writeLine(ctx, b, e, in.cfg.Nudge(held, from))
+	}
+	done = done || lost && hints // as one that has no pane
 	now, wall := in.cfg.Uptime(), in.cfg.Now().UnixMilli()
 	var told []*item
 	b.mu.Lock()
@@ -168,15 +174,24 @@ func (in *Inbox) announce(ctx context.Context, b *box, e store.Entity, due []str
 			r.item.announced, r.item.announcedAt = r.times, wall
 			told = append(told, r.item)
 		case ctx.Err() == nil:
-			r.next = now + nudgeAgain
+			r.next, r.hinted = now+nudgeAgain, r.hinted && !lost
 		}
 	}
 	b.mu.Unlock()
 	b.note(told...)
 }
 
-func (in *Inbox) writeLine(ctx context.Context, b *box, e store.Entity, text string) (written bool) {
-	got := in.cfg.Injector.Inject(ctx, paneOf(e), text, Hooks{
+// writeLine waits for the gate and writes one line. lost says that the pane is
+// not the one that was registered: it is not waited for.
+func (in *Inbox) writeLine(ctx context.Context, b *box, e store.Entity, text string) (written, lost bool) {
+	wait, cancel := context.WithCancel(ctx)
+	defer cancel()
+	got := in.cfg.Injector.Inject(wait, paneOf(e), text, Hooks{
+		Closed: func(reason string) {
+			if reason == reasonPaneChanged {
+				cancel()
+			}
+		},
 		Commit: func() error {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -187,10 +202,11 @@ func (in *Inbox) writeLine(ctx context.Context, b *box, e store.Entity, text str
 		},
 	})
 	written = got.Result == Injected || got.Result == InDoubt
+	lost = got.Result == PaneGone || got.Result == AgentGone || got.Result == NotSent && got.Reason == reasonPaneChanged
 	if written {
 		in.log.Debug("held mail was announced", "name", e.Name, "pane", e.Pane)
 	} else if ctx.Err() == nil {
 		in.log.Debug("held mail could not be announced", "name", e.Name, "pane", e.Pane, "reason", got.Reason, "error", got.Err)
 	}
-	return written
+	return written, lost
 }

@@ -42,6 +42,17 @@ func (w *world) swept(d time.Duration) {
 	await(w.t, "a sweep", func() bool { return w.clock.sweeps() > seen+4 })
 }
 
+// announced waits until no announcement is under way.
+func (w *world) announced(gid string) {
+	w.t.Helper()
+	await(w.t, "the end of an announcement", func() bool {
+		b := w.in.box(gid)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.announcing == nil
+	})
+}
+
 func (w *world) lines(pane string, want int) {
 	w.t.Helper()
 	await(w.t, fmt.Sprintf("%d lines in %s", want, pane), func() bool { return len(w.panes.screen(pane)) >= want })
@@ -249,6 +260,98 @@ func TestAClientThatListensIsHintedAtHeldMail(t *testing.T) {
 	batch.Settle(true)
 	w.swept(2 * time.Hour)
 	w.hints(c, times)
+}
+
+// Fails if a client whose stream ends and begins again all the time is hinted
+// at the same mail each time, and not with growing pauses; or if mail that came
+// after a drain waits for the end of such a pause.
+func TestAClientThatComesAndGoesIsHintedWithGrowingPauses(t *testing.T) {
+	w, c := newWorldOn(t, openStore(t)), &clients{}
+	w.assemble(func(cfg *Config) { cfg.Hints = c }) // it does not run: the test looks itself
+	e := w.main("m")
+	look := func() {
+		w.in.nudge(t.Context(), w.in.box(e.GID))
+		w.in.loops.Wait()
+	}
+	again := func() { // a stream that lives for nudgeFirst
+		c.set(false)
+		look()
+		c.set(true)
+		look()
+		w.clock.pass(nudgeFirst)
+		look()
+	}
+	for range 2 {
+		told := len(c.got())
+		w.deliver(w.brief(e.GID, "hello"))
+		var seen []int // after 3 s, 30 s, 1 min, 2 min, 4 min
+		for i := range 80 {
+			if again(); slices.Contains([]int{0, 9, 19, 39, 79}, i) {
+				seen = append(seen, len(c.got())-told)
+			}
+		}
+		same(t, "hints", []int{1, 1, 2, 2, 3}, seen) // the pauses are of 30 s, 2 min and 8 min
+		batch, got := w.poll(e.GID, Filter{}, Limit{Max: 10})
+		same(t, "fetched", 1, len(got))
+		batch.Settle(true)
+		look()
+	}
+}
+
+// Where the pane of a main is not what it was. Fails if a line that waited for
+// it keeps every further hint and line back: it would for good.
+func TestAPaneThatIsAnotherKeepsNothingBack(t *testing.T) {
+	for name, lose := range map[string]func(p *pane){
+		"another terminal": func(p *pane) { p.reason = "PANE_CHANGED" },
+		"closed":           func(p *pane) { p.gone = true },
+		"no agent":         func(p *pane) { p.agent = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, c := newWorldOn(t, openStore(t)), &clients{listen: true}
+			w.begin(func(cfg *Config) { tells(cfg); cfg.Hints = c })
+			t.Cleanup(w.stop)
+			e := w.seated("m")
+			w.panes.gate("pane-m", "WORKING")
+			w.deliver(w.brief(e.GID, "hello"))
+			w.swept(0)
+			w.swept(nudgeFirst) // the line waits, and its hint is given
+			w.hints(c, 1)
+			w.panes.set(func() { lose(w.panes.all["pane-m"]) })
+			w.announced(e.GID) // the line was given up
+			for i, pause := range []time.Duration{30 * time.Second, 2 * time.Minute} {
+				w.swept(pause - time.Second)
+				w.hints(c, i+1)
+				w.swept(time.Second)
+				w.hints(c, i+2)
+				w.announced(e.GID)
+			}
+			w.lines("pane-m", 0)
+			w.panes.open("pane-m") // and is registered
+			w.swept(8 * time.Minute)
+			w.lines("pane-m", 1)
+		})
+	}
+}
+
+// Fails if a line that waits for a terminal goes on waiting for it although the
+// same terminal has another name now, as after herdr's handoff.
+func TestALineFollowsItsPane(t *testing.T) {
+	w := nudging(t)
+	e := w.seated("m")
+	w.panes.gate("pane-m", "WORKING")
+	w.deliver(w.brief(e.GID, "hello"))
+	w.swept(0)
+	w.swept(nudgeFirst)
+	at := paneOf(e)
+	at.Terminal = "another name"
+	w.panes.set(func() { w.panes.all["pane-m"] = &pane{agent: true, terminal: at.Terminal} }) // idle by now
+	if err := w.in.Reseat(t.Context(), e.GID, paneOf(e), at); err != nil {
+		t.Fatal(err)
+	}
+	w.announced(e.GID) // it may have met the old name first
+	w.swept(nudgeAgain)
+	w.lines("pane-m", 1)
 }
 
 // Fails if a hint waits for the pane, is repeated while the line does, or does

@@ -40,7 +40,9 @@ type pane struct {
 	gone   bool
 	closed bool // by the gateway
 	agent  bool
-	text   []string // message ids in order
+	// terminal is its name for the pane's terminal; "": that of the first opening.
+	terminal string
+	text     []string // message ids in order
 }
 
 func newPanes() *panes {
@@ -164,6 +166,9 @@ func (i injector) wait(ctx context.Context, at Pane, h Hooks) (Injection, bool) 
 		i.panes.mu.Lock()
 		p, change := *i.all[at.ID], i.change
 		i.panes.mu.Unlock()
+		if p.terminal != "" && p.terminal != at.Terminal {
+			p.reason = "PANE_CHANGED"
+		}
 		switch {
 		case p.gone:
 			return Injection{Result: PaneGone}, false
