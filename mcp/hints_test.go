@@ -166,3 +166,23 @@ func TestAHintIsNoPartOfACall(t *testing.T) {
 	}
 	asking.Wait()
 }
+
+// Fails if a client whose request for a stream has a body, which nobody needs,
+// counts as a listener after it went away: as long as a body is not read to its
+// end the connection is not watched.
+func TestAStreamWithABodyEndsWithItsClient(t *testing.T) {
+	r := start(t)
+	s := r.open(t, http.MethodGet, "{}", legacyHeader())
+	if !r.Listening(ann.GID) {
+		t.Fatal("the client is not known")
+	}
+	s.close()
+	late := time.After(patience)
+	for r.Listening(ann.GID) {
+		select {
+		case <-late:
+			t.Fatal("who went away still counts")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}

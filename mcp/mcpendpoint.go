@@ -20,10 +20,18 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 		writeRPCFault(w, f)
 		return
 	}
+	// Of every method: until a body is read to its end nobody notices that its
+	// client has gone.
+	body, f := s.body(w, r)
+	if f != nil {
+		writeRPCFault(w, f)
+		return
+	}
 	r = r.WithContext(WithCaller(r.Context(), id.caller))
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	switch r.Method {
 	case http.MethodPost:
-		s.postMCP(w, r, id.caller)
+		s.postMCP(w, r, id.caller, body)
 	case http.MethodGet, http.MethodDelete:
 		// Without a body there is only the header to say which era it is; the
 		// newer one has neither method, and the library says so.
@@ -43,12 +51,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) postMCP(w http.ResponseWriter, r *http.Request, caller Caller) {
-	body, f := s.body(w, r)
-	if f != nil {
-		writeRPCFault(w, f)
-		return
-	}
+func (s *Server) postMCP(w http.ResponseWriter, r *http.Request, caller Caller, body []byte) {
 	m := peek(body)
 	leave, f := s.admit(r, caller, m.modern(r.Header))
 	if f != nil {
@@ -83,7 +86,6 @@ func (s *Server) postMCP(w http.ResponseWriter, r *http.Request, caller Caller) 
 	written := false
 	defer func() { receipt.Settle(written) }() // a panic counts as lost
 	r = r.WithContext(ctx)
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	if m.listenAsksForHints() {
 		defer s.hints.open(&hintStream{caller: caller, listen: m.ID, res: res})()
 	}
