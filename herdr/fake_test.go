@@ -49,6 +49,7 @@ type fake struct {
 	seq                        uint64
 	shell, closed, launching   bool // no agent; no pane; launch pending
 	explain                    map[string]any
+	shellPID                   int // 0: it cannot be had
 
 	transcript []string
 	composer   string
@@ -171,6 +172,11 @@ func (f *fake) do(method string, params map[string]any) (any, error) {
 			return map[string]any{"panes": []any{}}, nil
 		}
 		return map[string]any{"panes": []any{f.pane()}}, nil
+	case "pane.process_info":
+		if f.shellPID == 0 {
+			return nil, errors.New("internal_error")
+		}
+		return map[string]any{"process_info": map[string]any{"shell_pid": f.shellPID}}, nil
 	case "agent.explain":
 		if f.closed || f.shell {
 			return nil, errors.New("agent_explain_unavailable")

@@ -9,32 +9,63 @@ import (
 )
 
 // leader names the process that leads a terminal's session, for which herdr
-// opened the terminal: its number, when it started and in which boot, since a
-// number is given out again. "" if no such process is there to be seen.
+// opened the terminal: its number, when it started, and in which boot and which
+// namespace of process numbers, since a number is given out again. "" if no such
+// process is there to be seen.
 func leader(pid int) string {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
 	started, err := leaderStart(pid)
 	if err != nil {
 		return ""
 	}
-	return strconv.Itoa(pid) + " " + started + " " + strings.TrimSpace(string(boot))
+	boot, space := numbering()
+	if boot == "" || space == "" {
+		return ""
+	}
+	return strings.Join([]string{strconv.Itoa(pid), started, boot, space}, " ")
+}
+
+// numbering says of which boot and namespace the process numbers in /proc are;
+// "" if that is not to be seen.
+func numbering() (boot, space string) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", ""
+	}
+	space, err = os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", ""
+	}
+	return strings.TrimSpace(string(id)), space
+}
+
+// leaderKnown reports whether it can be seen here if the process that leader
+// named ends.
+func leaderKnown(name string) bool {
+	f := strings.Fields(name)
+	boot, space := numbering()
+	return len(f) == 4 && boot != "" && f[2] == boot && f[3] == space
 }
 
 // leaderEnded reports whether a process that leader named has ended for sure.
+// One that another namespace numbered, or an earlier version named without its
+// namespace, is not to be seen here, whether it lives or not.
 func leaderEnded(name string) bool {
-	number, _, _ := strings.Cut(name, " ")
-	pid, err := strconv.Atoi(number)
+	f := strings.Fields(name)
+	if boot, _ := numbering(); len(f) > 2 && boot != "" && f[2] != boot {
+		return true // with the boot all has ended
+	}
+	if !leaderKnown(name) {
+		return false
+	}
+	pid, err := strconv.Atoi(f[0])
 	if err != nil {
 		return false
 	}
-	if _, err := leaderStart(pid); err != nil {
+	started, err := leaderStart(pid)
+	if err != nil {
 		return errors.Is(err, errNoLeader)
 	}
-	now := leader(pid)
-	return now != "" && now != name
+	return started != f[1]
 }
 
 var errNoLeader = errors.New("no process of that number leads a session on a terminal")

@@ -2,6 +2,26 @@ package herdr
 
 import "context"
 
+// Tracker follows terminals. It belongs to one goroutine.
+type Tracker struct {
+	Client *Client
+
+	unproven map[question]*rest
+}
+
+// question is who leads the terminal that is where a pane was.
+type question struct {
+	of       Pane
+	terminal string
+}
+
+// rest is how often a question is not asked, and not asked the next time: where
+// herdr or the system does not say, they would be asked for ever.
+type rest struct{ left, next int }
+
+// restMost bounds a rest, in calls of Track.
+const restMost = 600
+
 // Track finds the terminal of a pinned pane in what herdr showed last. herdr
 // numbers its terminals anew when it is restarted and when it hands over to
 // another version (reference §2). The process that leads the terminal's session
@@ -11,12 +31,14 @@ import "context"
 // at is p as it is now, with the pane's present id, terminal and leader, or p
 // itself if the terminal was not found. lost says that it is gone for good: its
 // leader has ended.
-func (c *Client) Track(ctx context.Context, p Pane, v View) (at Pane, lost bool) {
+func (t *Tracker) Track(ctx context.Context, p Pane, v View) (at Pane, lost bool) {
 	at = p
 	if id, found := v.find(p); found {
 		at.ID = id
-		if p.Leader == "" {
-			at.Leader = c.leaderOf(ctx, at.ID, at.Terminal)
+		if !leaderKnown(p.Leader) { // of none, or of one that is not to be seen from here
+			if name := t.leader(ctx, p, at.ID, at.Terminal, v); name != "" {
+				at.Leader = name
+			}
 		}
 		return at, false
 	}
@@ -27,10 +49,48 @@ func (c *Client) Track(ctx context.Context, p Pane, v View) (at Pane, lost bool)
 		return p, true
 	}
 	now, there := v.Panes[p.ID]
-	if v.Up && there && c.leaderOf(ctx, p.ID, now.Terminal) == p.Leader {
+	if v.Up && there && leaderKnown(p.Leader) && t.leader(ctx, p, p.ID, now.Terminal, v) == p.Leader {
 		at.Terminal = now.Terminal
 	}
 	return at, false
+}
+
+// leader is leaderOf, and after an answer that proves nothing for p "" for some
+// time, twice as long after each.
+func (t *Tracker) leader(ctx context.Context, p Pane, pane, terminal string, v View) string {
+	q := question{p, terminal}
+	r := t.unproven[q]
+	if r != nil && r.left > 0 {
+		r.left--
+		return ""
+	}
+	name := t.Client.leaderOf(ctx, pane, terminal)
+	if name != "" && (name == p.Leader || !leaderKnown(p.Leader)) {
+		delete(t.unproven, q)
+		return name
+	}
+	if r == nil {
+		t.forget(v)
+		r = &rest{next: 1}
+		t.unproven[q] = r
+	}
+	r.left, r.next = r.next, min(2*r.next, restMost)
+	return ""
+}
+
+// forget drops what was asked about terminals that are no more.
+func (t *Tracker) forget(v View) {
+	there := map[string]bool{}
+	for _, pane := range v.Panes {
+		there[pane.Terminal] = true
+	}
+	kept := map[question]*rest{}
+	for q, r := range t.unproven {
+		if there[q.terminal] {
+			kept[q] = r
+		}
+	}
+	t.unproven = kept
 }
 
 // find returns the id of the pane with the terminal of p.

@@ -7,6 +7,8 @@ import (
 	"fleetd/test/herdrsim"
 )
 
+func (s *sim) tracker() *Tracker { return &Tracker{Client: s.client} }
+
 // view is what a monitor would show now.
 func (s *sim) view() View {
 	s.t.Helper()
@@ -17,7 +19,7 @@ func (s *sim) view() View {
 // than before.
 func (s *sim) track() {
 	s.t.Helper()
-	at, lost := s.client.Track(s.t.Context(), s.pane, s.view())
+	at, lost := s.tracker().Track(s.t.Context(), s.pane, s.view())
 	if lost || at == s.pane || at.Leader != s.pane.Leader || at.Kind != s.pane.Kind {
 		s.t.Fatalf("it is at %+v (lost: %v), was %+v", at, lost, s.pane)
 	}
@@ -31,7 +33,7 @@ func TestSimTheSameTerminalIsFoundAgain(t *testing.T) {
 	if s.pane.Leader == "" {
 		t.Fatal("nothing proves the terminal")
 	}
-	if at, lost := s.client.Track(t.Context(), s.pane, s.view()); at != s.pane || lost {
+	if at, lost := s.tracker().Track(t.Context(), s.pane, s.view()); at != s.pane || lost {
 		t.Errorf("in its place it is %+v (lost: %v)", at, lost)
 	}
 	if _, err := s.srv.MoveToNewWorkspace(s.pane.ID); err != nil {
@@ -55,12 +57,12 @@ func TestSimTheSameTerminalIsFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	stray := Pane{ID: other.PaneID, Terminal: "term_none", Kind: "claude", Leader: s.pane.Leader}
-	if at, lost := s.client.Track(t.Context(), stray, s.view()); at != stray || lost {
+	if at, lost := s.tracker().Track(t.Context(), stray, s.view()); at != stray || lost {
 		t.Errorf("another pane is taken for it: %+v (lost: %v)", at, lost)
 	}
 	// What an earlier version registered gets its proof while its terminal is there.
 	s.pane.Leader = ""
-	if at, _ := s.client.Track(t.Context(), s.pane, s.view()); at.Leader != old.Leader {
+	if at, _ := s.tracker().Track(t.Context(), s.pane, s.view()); at.Leader != old.Leader {
 		t.Errorf("pinned later it is %+v", at)
 	}
 }
@@ -78,7 +80,7 @@ func TestSimAfterARestartNothingIsTheSame(t *testing.T) {
 			if err := restart(s.srv); err != nil {
 				t.Fatal(err)
 			}
-			if at, lost := s.client.Track(t.Context(), s.pane, s.view()); at != s.pane || !lost {
+			if at, lost := s.tracker().Track(t.Context(), s.pane, s.view()); at != s.pane || !lost {
 				t.Errorf("it is %+v (lost: %v)", at, lost)
 			}
 			argv := []string{os.Args[0], "--kind", "claude"}
@@ -89,12 +91,12 @@ func TestSimAfterARestartNothingIsTheSame(t *testing.T) {
 				}
 			}
 			s.eventually("another claude", func() bool { k, _, _ := s.srv.Status(s.pane.ID); return k == "claude" })
-			if at, lost := s.client.Track(t.Context(), s.pane, s.view()); at != s.pane || !lost {
+			if at, lost := s.tracker().Track(t.Context(), s.pane, s.view()); at != s.pane || !lost {
 				t.Errorf("beside another one it is %+v (lost: %v)", at, lost)
 			}
 			// Without the proof it is not said that it ended, nor that it is there.
 			s.pane.Leader = ""
-			if at, lost := s.client.Track(t.Context(), s.pane, s.view()); at != s.pane || lost {
+			if at, lost := s.tracker().Track(t.Context(), s.pane, s.view()); at != s.pane || lost {
 				t.Errorf("without a proof it is %+v (lost: %v)", at, lost)
 			}
 		})
@@ -106,7 +108,7 @@ func TestSimAfterARestartNothingIsTheSame(t *testing.T) {
 func TestSimAnAgentEndsWithItsHerdr(t *testing.T) {
 	s := simulate(t, herdrsim.Options{}, "claude")
 	s.srv.Crash()
-	if at, lost := s.client.Track(t.Context(), s.pane, s.view()); at != s.pane || !lost {
+	if at, lost := s.tracker().Track(t.Context(), s.pane, s.view()); at != s.pane || !lost {
 		t.Errorf("it is %+v (lost: %v)", at, lost)
 	}
 }

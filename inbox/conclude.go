@@ -221,7 +221,7 @@ func (in *Inbox) paneGone(ctx context.Context, t *try) bool {
 	case t.committed:
 		t.box.release(t.item)
 	}
-	if err := in.retire(ctx, t.box, true); err != nil {
+	if err := in.retire(ctx, t.box, &t.pane); err != nil {
 		in.log.Error("the end of a worker could not be recorded yet", "name", t.box.snapshot().Name, "error", err)
 		return false
 	}

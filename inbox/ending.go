@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -23,20 +24,21 @@ func (in *Inbox) Unregister(ctx context.Context, name string) (store.Entity, err
 	if !found || b == nil {
 		return store.Entity{}, fault.New(fault.UnknownRecipient, "nobody here is called %q; `bridged roster` lists who is", name)
 	}
-	if err := in.retire(ctx, b, false); err != nil {
+	if err := in.retire(ctx, b, nil); err != nil {
 		return store.Entity{}, err
 	}
 	return b.snapshot(), nil
 }
 
-// Reap begins the end of a worker whose pane or agent is gone. What is left of
-// a pane that a person opened stays with him.
-func (in *Inbox) Reap(ctx context.Context, gid string) error {
+// Reap begins the end of a worker whose pane or agent is gone, if was is still
+// the pane that it has. What is left of a pane that a person opened stays with
+// him.
+func (in *Inbox) Reap(ctx context.Context, gid string, was Pane) error {
 	b := in.box(gid)
 	if b == nil {
 		return fault.New(fault.UnknownRecipient, "nobody here has the id %s", gid)
 	}
-	return in.retire(ctx, b, true)
+	return in.retire(ctx, b, &was)
 }
 
 // AwaitEnd waits until an entity whose end has begun is gone, or ctx ends. It
@@ -55,16 +57,17 @@ func (in *Inbox) AwaitEnd(ctx context.Context, gid string) store.Entity {
 }
 
 // retire records that an entity ends, before anybody acts on it: after a crash
-// it ends all the same.
-func (in *Inbox) retire(ctx context.Context, b *box, reaped bool) error {
+// it ends all the same. One that is reaped for a pane that it does not have any
+// more does not end.
+func (in *Inbox) retire(ctx context.Context, b *box, reaped *Pane) error {
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	e := b.snapshot()
-	if Ended(e) {
+	if Ended(e) || reaped != nil && *reaped != paneOf(e) {
 		return nil
 	}
 	failpoint.Hit("inbox.retire.before")
-	e.State, e.KeepPane = Stopping, reaped && !e.Launched
+	e.State, e.KeepPane = Stopping, reaped != nil && !e.Launched
 	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if err := tx.DeleteTokens(e.GID); err != nil {
 			return err
@@ -92,12 +95,14 @@ const endPatience = 20
 // windUp takes the steps of an end, in their order and again and again, until
 // all are done or ctx ends; after a restart it goes on.
 func (in *Inbox) windUp(ctx context.Context, b *box) {
+	said := ""
 	for round := 0; ctx.Err() == nil; round++ {
 		done, err := in.windUpOnce(ctx, b, round < in.patience)
 		if done {
 			return
 		}
-		if err != nil && round == in.patience {
+		if err != nil && round >= in.patience && err.Error() != said {
+			said = err.Error()
 			in.log.Warn("an entity cannot end yet; trying on", "name", b.snapshot().Name, "gid", b.gid, "error", err)
 		}
 		select {
@@ -124,12 +129,15 @@ func (in *Inbox) windUpOnce(ctx context.Context, b *box, strict bool) (done bool
 		away = err
 	}
 	failpoint.Hit("inbox.end.unbound")
-	if !in.abandon(ctx, b.gid) || !in.drained(ctx, b) {
-		return false, nil
+	if err := in.abandon(ctx, b.gid); err != nil {
+		return false, err
+	}
+	if done, err := in.drained(ctx, b); !done {
+		return false, err
 	}
 	// Somebody may have been given mail between the two.
-	if !in.abandon(ctx, b.gid) || away != nil {
-		return false, away
+	if err := cmp.Or(in.abandon(ctx, b.gid), away); err != nil {
+		return false, err
 	}
 	failpoint.Hit("inbox.end.drained")
 	if removed, err := in.remove(ctx, b.gid); !removed {
@@ -164,18 +172,18 @@ func (in *Inbox) remove(ctx context.Context, gid string) (bool, error) {
 }
 
 // drained ends all that waits in a box, and reports whether nothing is left.
-func (in *Inbox) drained(ctx context.Context, b *box) bool {
+func (in *Inbox) drained(ctx context.Context, b *box) (done bool, err error) {
 	for more := true; more; more = in.refill(b, in.cfg.LocalWindow) {
 		b.mu.Lock()
 		all := b.those(func(*item) bool { return true })
 		b.mu.Unlock()
 		if err := in.expelAll(ctx, b, string(fault.PaneGone), all); err != nil {
-			return false
+			return false, err
 		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.items.Len() == 0 && !b.partial // being stored, offered or injected: they come back or not
+	return b.items.Len() == 0 && !b.partial, nil // being stored, offered or injected: they come back or not
 }
 
 // gone records that nothing is left of an entity.
@@ -195,27 +203,24 @@ func (in *Inbox) gone(ctx context.Context, b *box) (done bool, err error) {
 }
 
 // abandon tells everyone whose brief the entity had and did not answer, and
-// everyone with whom it had a question open.
-func (in *Inbox) abandon(ctx context.Context, gid string) (done bool) {
+// everyone with whom it had a question open. After an error not all were told.
+func (in *Inbox) abandon(ctx context.Context, gid string) (failed error) {
 	in.endTurns(gid)
 	in.cfg.Reports.EndTurns(gid)
 	// That a brief is in stands in the store only with the next commit.
 	if err := in.cfg.Store.Write(ctx, func(*store.Tx) error { return nil }); err != nil {
-		return false
+		return err
 	}
 	open, err := in.given(gid)
 	if err != nil {
-		in.log.Error("open briefs of an entity that ended could not be read", "gid", gid, "error", err)
-		return false
+		return err
 	}
-	done = true
 	for _, b := range open {
 		r := reportOf(b)
 		r.Kind, r.Reason = envelope.Abandoned, string(fault.PaneGone)
 		failpoint.Hit("inbox.abandon.before")
 		if err := in.cfg.Reports.Final(ctx, r); err != nil {
-			in.log.Error("an abandoned brief could not be reported yet", "msg", b.MsgID, "trace", b.TraceID, "error", err)
-			done = false
+			failed = cmp.Or(failed, err)
 			continue
 		}
 		failpoint.Hit("inbox.abandon.reported")
@@ -226,7 +231,7 @@ func (in *Inbox) abandon(ctx context.Context, gid string) (done bool) {
 			return tx.DeleteBrief(b.GID, b.Seq)
 		})
 	}
-	return done
+	return failed
 }
 
 // given lists the briefs that gid has, or may have, and did not answer. One

@@ -3,7 +3,10 @@ package inbox
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
 
 	"fleetd/store"
 )
@@ -121,11 +124,57 @@ func TestAReapedWorkerLeavesAPersonHisPane(t *testing.T) {
 	ours.Launched = true
 	w.in.box(ours.GID).become(ours)
 	for _, e := range []store.Entity{theirs, ours} {
-		if err := w.in.Reap(t.Context(), e.GID); err != nil {
+		if err := w.in.Reap(t.Context(), e.GID, paneOf(e)); err != nil {
 			t.Fatal(err)
 		}
 		same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
 	}
 	same(t, "theirs is closed", false, w.panes.isClosed("pane-theirs"))
 	same(t, "ours is closed", true, w.panes.isClosed("pane-ours"))
+}
+
+// Fails if an end, or the word that an agent is gone, that cannot be told yet
+// is logged with each try.
+func TestWhatCannotBeToldYetIsSaidOnce(t *testing.T) {
+	var log syncBuffer
+	w := newWorldOn(t, openStore(t))
+	w.begin(func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}) })
+	t.Cleanup(w.stop)
+	w.in.patience = 1
+	e, ends := endings(t, w)
+	await(t, "the end of its injection", func() bool { return !w.in.box(e.GID).injecting() })
+	w.reports.set(func(r *reports) { r.fail = errors.New("the reason why") })
+	for range 5 {
+		if err := w.in.Unseat(t.Context(), e.GID, paneOf(e)); err == nil || !strings.Contains(err.Error(), "the reason why") {
+			t.Errorf("unseated with %v", err)
+		}
+	}
+	same(t, "lines about it", 0, strings.Count(log.String(), "the reason why")) // its caller is told
+	if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	tried := w.reports.failed()
+	await(t, "a few rounds", func() bool { return w.reports.failed() >= tried+6 })
+	same(t, "lines about it", 1, strings.Count(log.String(), "the reason why"))
+	w.reports.set(func(r *reports) { r.fail = nil })
+	same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	same(t, "told", allTold, ends())
+}
+
+// syncBuffer is what was logged.
+type syncBuffer struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
 }

@@ -84,7 +84,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 		MsgID: env.MsgID, Kind: env.Kind, From: in.cfg.Names.Name(env.From),
 		InReplyTo: env.InReplyTo, Content: in.content(env),
 	})
-	try := &try{box: b, item: it, env: env, announced: announced}
+	try := &try{box: b, item: it, pane: paneOf(e), env: env, announced: announced}
 	hooks := Hooks{
 		Closed: func(reason string) { in.gate(b, it, reason) },
 		Commit: func() error { return in.recordInjecting(ctx, try) },
@@ -92,7 +92,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 	if env.ExpiresAt != 0 {
 		hooks.Expires = env.Expiry()
 	}
-	got := in.cfg.Injector.Inject(wait, paneOf(e), text, hooks)
+	got := in.cfg.Injector.Inject(wait, try.pane, text, hooks)
 	it.untilStored(ctx)
 	b.end(it)
 	if wait.Err() != nil && ctx.Err() == nil && !try.committed {
@@ -129,6 +129,7 @@ func (b *box) end(it *item) {
 type try struct {
 	box       *box
 	item      *item
+	pane      Pane
 	env       *envelope.Envelope // whole
 	announced bool               // only a line about it goes in
 	committed bool               // past the point of no return

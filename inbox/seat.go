@@ -31,9 +31,11 @@ func (in *Inbox) Unseat(ctx context.Context, gid string, was Pane) error {
 	if b == nil {
 		return nil
 	}
-	// What is going in has its own outcome, and is open only after it.
-	if b.injecting() || !in.abandon(ctx, gid) {
-		return fault.New(fault.Internal, "whoever waits for %s cannot be told yet that its agent is gone", e.Name)
+	if b.injecting() {
+		return fault.New(fault.Internal, "a message is going into the pane of %s: it has its own outcome, and is open only after it", e.Name)
+	}
+	if err := in.abandon(ctx, gid); err != nil {
+		return err
 	}
 	e.Leader = ""
 	return in.seat(ctx, b, e)

@@ -49,7 +49,7 @@ func TestAWorkerWhoseAgentIsGoneKeepsItsMail(t *testing.T) {
 }
 
 // Fails if the mail of a worker whose pane is found elsewhere stays, or if news
-// of an old pane move a worker that was registered in another one since.
+// of an old pane move or end a worker that was registered in another one since.
 func TestAWorkerIsFollowedToWhereItsPaneIs(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
@@ -65,6 +65,10 @@ func TestAWorkerIsFollowedToWhereItsPaneIs(t *testing.T) {
 	if err := w.in.Reseat(t.Context(), e.GID, was, Pane{ID: "pane-c"}); err != nil {
 		t.Fatal(err)
 	}
+	if err := w.in.Reap(t.Context(), e.GID, was); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "state", Live, w.in.box(e.GID).snapshot().State)
 	same(t, "the pane", at, paneOf(w.in.box(e.GID).snapshot()))
 	w.crash()
 	w.assemble()

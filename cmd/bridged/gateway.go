@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,14 +46,14 @@ type gateway struct {
 	inbox   *inbox.Inbox
 	fabric  *fabric.Fabric // nil without a broker
 	control *control.Control
-	client  *herdr.Client
+	tracker herdr.Tracker
 	monitor *herdr.Monitor
 	talk    *mcp.Conversation
 	server  *mcp.Server
 	status  *statuses
 	audit   *audit.Log
 
-	attached sync.Map // gids whose inboxes the fabric consumes
+	attached sync.Map // gids whose inboxes the fabric consumes, with the groups that it was given
 }
 
 func openStore(ctx context.Context, cfg config.Config, log hclog.Logger) (*store.Store, error) {
@@ -114,7 +115,7 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 		return nil, err
 	}
 	client := &herdr.Client{Socket: cfg.Herdr.Socket}
-	g.client = client
+	g.tracker.Client = client
 	g.monitor = &herdr.Monitor{Client: client, Logger: log.Named("herdr"), Changed: g.status.seen}
 	injector := herdr.NewInjector(client, g.monitor, log.Named("herdr"))
 	g.inbox = inbox.New(inbox.Config{
@@ -287,6 +288,8 @@ func (g *gateway) entityChanged(e store.Entity) {
 
 // attach consumes an entity's inbox until it is gone; where that is done
 // already only its groups can have changed, and what it holds stays with it.
+// The broker is only asked if they did: whoever waits for this holds up all
+// that changes an entity.
 func (g *gateway) attach(e store.Entity) error {
 	if e.State == inbox.Gone {
 		g.attached.Delete(e.GID)
@@ -294,12 +297,18 @@ func (g *gateway) attach(e store.Entity) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), attachWait)
 	defer cancel()
-	_, attached := g.attached.LoadOrStore(e.GID, true)
+	groups, attached := g.attached.LoadOrStore(e.GID, e.Groups)
 	switch {
 	case attached && inbox.Ended(e):
 		return nil // the inbox has it unbound
+	case attached && slices.Equal(groups.([]string), e.Groups):
+		return nil
 	case attached:
-		return g.fabric.SetGroups(ctx, e.GID, e.Groups)
+		err := g.fabric.SetGroups(ctx, e.GID, e.Groups)
+		if err == nil {
+			g.attached.Store(e.GID, e.Groups)
+		}
+		return err
 	}
 	prefetch := mainWindow
 	if e.Kind == inbox.Worker {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"fleetd/herdr"
 	"fleetd/inbox"
 	"fleetd/store"
@@ -24,7 +26,7 @@ const (
 func (g *gateway) reap(ctx context.Context) error {
 	t := time.NewTicker(reapEvery)
 	defer t.Stop()
-	missing := map[string]time.Time{} // by gid, since when
+	r := newReaper(g.inbox, g.tracker.Track, g.log)
 	for {
 		select {
 		case <-ctx.Done():
@@ -33,35 +35,60 @@ func (g *gateway) reap(ctx context.Context) error {
 		}
 		view := g.monitor.View()
 		for _, e := range g.inbox.Entities() {
-			if e.State != inbox.Live || e.Pane == "" {
-				delete(missing, e.GID)
-				continue
-			}
-			g.attend(ctx, e, view, missing)
+			r.attend(ctx, e, view)
 		}
 	}
 }
 
-// attend does for one entity that has a pane what herdr's view of it asks for.
-func (g *gateway) attend(ctx context.Context, e store.Entity, view herdr.View, missing map[string]time.Time) {
+// seats are the entities as the reaper changes them (inbox.Inbox).
+type seats interface {
+	Reseat(ctx context.Context, gid string, was, at inbox.Pane) error
+	Unseat(ctx context.Context, gid string, was inbox.Pane) error
+	Reap(ctx context.Context, gid string, was inbox.Pane) error
+}
+
+// reaper is what reap remembers; it belongs to one goroutine.
+type reaper struct {
+	seats   seats
+	track   func(context.Context, herdr.Pane, herdr.View) (at herdr.Pane, lost bool)
+	log     hclog.Logger
+	missing map[string]missing // by gid
+	said    map[string]string  // by gid: the trouble that is in the log
+}
+
+// missing is a pane, or its agent, that herdr does not show since then.
+type missing struct {
+	pane  herdr.Pane
+	since time.Time
+}
+
+func newReaper(s seats, track func(context.Context, herdr.Pane, herdr.View) (herdr.Pane, bool), log hclog.Logger) *reaper {
+	return &reaper{seats: s, track: track, log: log, missing: map[string]missing{}, said: map[string]string{}}
+}
+
+// attend does for one entity what herdr's view of its pane asks for.
+func (r *reaper) attend(ctx context.Context, e store.Entity, view herdr.View) {
+	if e.State != inbox.Live || e.Pane == "" {
+		delete(r.missing, e.GID)
+		delete(r.said, e.GID)
+		return
+	}
 	was := herdr.Pane{ID: e.Pane, Terminal: e.Terminal, Kind: e.AgentKind, Leader: e.Leader}
-	at, lost := g.client.Track(ctx, was, view)
+	at, lost := r.track(ctx, was, view)
 	switch {
 	case at != was:
+		done := ""
 		if at.Terminal != was.Terminal {
-			g.log.Info("herdr shows a known terminal under another id; it is the same agent's", "name", e.Name, "pane", at.ID)
+			done = "herdr shows a known terminal under another id; it is the same agent's"
 		}
-		if err := g.inbox.Reseat(ctx, e.GID, inbox.Pane(was), inbox.Pane(at)); err != nil {
-			g.log.Error("where a pane is now could not be recorded yet", "name", e.Name, "pane", at.ID, "error", err)
-		}
+		r.say(e, r.seats.Reseat(ctx, e.GID, inbox.Pane(was), inbox.Pane(at)), done, "where a pane is now could not be recorded yet")
 		return
 	case e.Kind != inbox.Worker:
 		return
 	case lost && !e.Launched:
-		g.log.Info("a worker's agent ended with its terminal; register its pane again once an agent runs there", "name", e.Name, "pane", e.Pane)
-		if err := g.inbox.Unseat(ctx, e.GID, inbox.Pane(was)); err != nil {
-			g.log.Error("the end of a worker's agent could not be told yet", "name", e.Name, "error", err)
-		}
+		r.say(e, r.seats.Unseat(ctx, e.GID, inbox.Pane(was)),
+			"a worker's agent ended with its terminal; register its pane again once an agent runs there",
+			"the end of a worker's agent could not be told yet")
 		return
 	}
 	grace, gone := time.Duration(0), lost
@@ -69,23 +96,34 @@ func (g *gateway) attend(ctx context.Context, e store.Entity, view herdr.View, m
 		grace, gone = ended(e, view)
 	}
 	if !gone {
-		delete(missing, e.GID)
+		delete(r.missing, e.GID)
 		return
 	}
-	since, noted := missing[e.GID]
-	if !noted {
-		since = time.Now()
-		missing[e.GID] = since
+	m, noted := r.missing[e.GID]
+	if !noted || m.pane != was {
+		m = missing{was, time.Now()}
+		r.missing[e.GID] = m
 	}
-	if time.Since(since) < grace {
+	if time.Since(m.since) < grace {
 		return
 	}
-	g.log.Info("a worker's pane or agent is gone; the worker ends", "name", e.Name, "pane", e.Pane)
-	if err := g.inbox.Reap(ctx, e.GID); err != nil {
-		g.log.Error("a worker that is gone could not be ended yet", "name", e.Name, "error", err)
-		return
+	r.say(e, r.seats.Reap(ctx, e.GID, inbox.Pane(was)),
+		"a worker's pane or agent was gone; the worker ends", "a worker that is gone could not be ended yet")
+}
+
+// say logs what was done, or why not. It is tried every second: what does not
+// change is said once.
+func (r *reaper) say(e store.Entity, err error, done, notYet string) {
+	switch {
+	case err == nil:
+		delete(r.said, e.GID)
+		if done != "" {
+			r.log.Info(done, "name", e.Name, "pane", e.Pane)
+		}
+	case r.said[e.GID] != err.Error():
+		r.said[e.GID] = err.Error()
+		r.log.Error(notYet, "name", e.Name, "pane", e.Pane, "error", err)
 	}
-	delete(missing, e.GID)
 }
 
 // ended reports whether herdr shows the worker's pane or its agent gone, and
