@@ -154,7 +154,8 @@ func TestAnAnswerIsDatedByItself(t *testing.T) {
 	}
 }
 
-// Fails if a report reads as nothing, or promises what is not known.
+// Fails if a report reads as nothing, promises what is not known, or does not
+// say what to do.
 func TestAReportSaysWhatToDo(t *testing.T) {
 	for _, c := range []struct {
 		kind   envelope.Kind
@@ -168,8 +169,11 @@ func TestAReportSaysWhatToDo(t *testing.T) {
 		{envelope.Failed, fault.PaneGone, "ended"},
 		{envelope.Failed, fault.InboxFull, "full"},
 		{envelope.Failed, fault.Unroutable, "does not exist"},
-		{envelope.Failed, fault.Refused, "refused"},
+		{envelope.Failed, fault.Refused, "tell whoever runs that host"},
 		{envelope.Failed, fault.BadContent, "BAD_CONTENT"},
+		{envelope.Failed, fault.TooLarge, "Send a shorter one"},
+		{envelope.Failed, fault.RateLimited, "Wait a minute"},
+		{envelope.Failed, fault.BrokerRefused, "Send it again"},
 	} {
 		text := Sentence(&envelope.Envelope{Kind: c.kind, Reason: string(c.reason), InReplyTo: "ID"}, "a@hosta")
 		wants(t, fault.New("X", "%s", text), "X", "ID", "a@hosta", c.word)

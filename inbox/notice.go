@@ -46,8 +46,12 @@ func failed(reason fault.Code) string {
 		return "did not arrive: that inbox does not exist any more. Ask bridge_roster who is there."
 	case fault.NotAllowed:
 		return "was refused: that host takes no messages from yours. Ask whoever runs it, or send to somebody on another host."
+	case fault.RateLimited:
+		return "was refused: you sent to it too often. Wait a minute, then send it again."
+	case fault.TooLarge, fault.BadContent:
+		return fmt.Sprintf("was refused (%s): the agent's pane cannot take this text. Send a shorter one, of plain characters.", reason)
 	case fault.Refused:
-		return "was refused by the recipient's gateway; its log says why."
+		return "was refused by the recipient's gateway; its log says why. Send it to somebody else, or tell whoever runs that host."
 	}
-	return fmt.Sprintf("failed with %s; it was not handed over.", reason)
+	return fmt.Sprintf("failed with %s; it was not handed over. Send it again if it still matters.", reason)
 }
