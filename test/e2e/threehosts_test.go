@@ -17,13 +17,17 @@ import (
 	"fleetd/test/rabbit"
 )
 
-// trio is three hosts on one broker; hosta's way to it goes through a proxy.
+// trio is three hosts on one broker; hosta's way to it goes through a proxy. All
+// have profiles. hostc lets hosta spawn and stop and hostb spawn; the others let
+// nobody.
 type trio struct {
+	fleet *fleet.Fleet
 	hosts []*fleet.Host // hosta, hostb, hostc
 	proxy *faultproxy.Proxy
 	lead  *fleet.Main // on hosta
 	bob   *fleet.Main // on hostb
 	boss  *fleet.Main // an orchestrator on hostc
+	last  *fleet.Main // on hostc: what it writes lies behind all reports of hostc; nil until it is needed
 }
 
 func threeHosts(t *testing.T, ctx context.Context) *trio {
@@ -40,21 +44,20 @@ func threeHosts(t *testing.T, ctx context.Context) *trio {
 	t.Cleanup(func() { _ = s.proxy.Close() })
 	u.Host = s.proxy.Addr()
 	f := newFleet(t, broker)
-	s.hosts = append(s.hosts, addHost(t, ctx, f, "hosta", "BRIDGED_BROKER_URI="+u.String()))
-	for _, name := range []string{"hostb", "hostc"} {
-		s.hosts = append(s.hosts, addHost(t, ctx, f, name))
+	s.fleet = f
+	for name, own := range map[string]string{
+		"hosta": "BRIDGED_BROKER_URI=" + u.String(), "hostb": "BRIDGED_CONTROL_ALLOW={}",
+		"hostc": "BRIDGED_CONTROL_ALLOW={hosta: [send, spawn, stop], hostb: [send, spawn]}",
+	} {
+		s.hosts = append(s.hosts, addHost(t, ctx, f, name, profiles(f), own))
 	}
+	slices.SortFunc(s.hosts, func(x, y *fleet.Host) int { return strings.Compare(x.Name, y.Name) })
 	if err := f.TrustEachOther(); err != nil {
 		t.Fatal(err)
 	}
 	s.ready(t, ctx)
 	s.lead, s.bob = addMain(t, ctx, s.hosts[0], "lead"), addMain(t, ctx, s.hosts[1], "bob")
-	r, err := s.hosts[2].Register(ctx, mcp.RegisterArgs{Name: "boss", Kind: "orchestrator"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.boss = &fleet.Main{Name: "boss", GID: r.GID, Token: r.Token, URL: r.URL}
-	if err := s.boss.Connect(ctx); err != nil {
+	if s.boss, err = s.hosts[2].AddOrchestrator(ctx, "boss"); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range []*fleet.Main{s.lead, s.bob, s.boss} {
@@ -105,6 +108,7 @@ func TestAConversationOverThreeHosts(t *testing.T) {
 		{"a question to a third", aQuestionToAThird},
 		{"any of a group", anyOverHosts},
 		{"a broadcast with one line cut", aBroadcastInParts},
+		{"mail announced in a pane", announcedInItsPane},
 		{"an echo among three", anEchoAmongThree},
 		{"a trace, and a host that is gone", aTraceOfThree},
 	} {
@@ -452,6 +456,76 @@ func anEchoAmongThree(t *testing.T, ctx context.Context, s *trio) {
 	defer mu.Unlock()
 	if thanks != 32 {
 		t.Errorf("%d thanks went round, want 32", thanks)
+	}
+}
+
+// A main whose client sits in a pane and does not ask is told by a line there
+// that mail waits, and fetches it: the answers of workers on two other hosts
+// arrive without anybody looking. A client that takes notifications is told
+// there too. Fails when held mail is announced nowhere, per message instead of
+// per sender, or again after it was fetched.
+func announcedInItsPane(t *testing.T, ctx context.Context, s *trio) {
+	s.worker(t, ctx, 1, "far-b", "far", "--reply-with", "looks good to b")
+	s.worker(t, ctx, 2, "far-c", "far", "--reply-with", "looks good to c")
+	mia := addMain(t, ctx, s.hosts[0], "mia")
+	seat, err := s.hosts[0].Seat(ctx, mia)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes, end, err := mia.Listen(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	seen(t, ctx, mia, "far-b@hostb", "far-c@hostc")
+	var mail []string
+	for _, to := range []string{"far-b@hostb", "far-c@hostc"} {
+		for { // until an answer is not so quick that the send itself brings it
+			sent, err := mia.Send(ctx, map[string]any{"to": to, "content": "please review"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sent.State != mcp.StateReplied {
+				mail = append(mail, "looks good to "+to[len("far-"):len("far-b")])
+				break
+			}
+		}
+	}
+	eventually(t, ctx, func() error {
+		events, err := seat.Events()
+		got := ""
+		for _, e := range events {
+			if e.Event == "call" && e.Tool == "bridge_poll" {
+				got += e.Text
+			}
+		}
+		for _, one := range mail {
+			if err == nil && !strings.Contains(got, one) {
+				err = fmt.Errorf("%q was not fetched", one)
+			}
+		}
+		return err
+	})
+	select {
+	case note := <-notes:
+		data, _ := note["data"].(map[string]any)
+		if held, _ := data["held"].(float64); held < 1 || !slices.Contains([]any{"far-b@hostb", "far-c@hostc"}, data["from"]) || note["level"] != "notice" {
+			t.Errorf("the client that listens was told %v", note)
+		}
+	case <-ctx.Done():
+		t.Fatal("the client that listens was told nothing")
+	}
+	prompts, err := seat.Prompts()
+	if err != nil || len(prompts) < 1 || len(prompts) > 2 {
+		t.Fatalf("the pane got %q (%v), want a line for each of two senders at most", prompts, err)
+	}
+	for _, line := range prompts {
+		if !strings.Contains(line, "bridge_poll") || strings.Contains(line, "looks good") {
+			t.Errorf("the pane got %q, want a line that says to ask", line)
+		}
+	}
+	if r, err := mia.Poll(ctx, map[string]any{}); err != nil || r.Held != 0 {
+		t.Fatalf("after that %+v (%v) is held", r, err)
 	}
 }
 

@@ -26,7 +26,16 @@ type Main struct {
 
 // AddMain registers a main and connects its client.
 func (h *Host) AddMain(ctx context.Context, name string) (*Main, error) {
-	r, err := h.Register(ctx, mcp.RegisterArgs{Name: name, Kind: "main"})
+	return h.addClient(ctx, name, "main")
+}
+
+// AddOrchestrator does the same for an orchestrator.
+func (h *Host) AddOrchestrator(ctx context.Context, name string) (*Main, error) {
+	return h.addClient(ctx, name, "orchestrator")
+}
+
+func (h *Host) addClient(ctx context.Context, name, kind string) (*Main, error) {
+	r, err := h.Register(ctx, mcp.RegisterArgs{Name: name, Kind: kind})
 	if err != nil {
 		return nil, err
 	}
