@@ -28,7 +28,7 @@ type Script struct {
 	Ask       string        // asked with bridge_ask before the answer, which then ends with what came back; {content} is the message's
 	AskFor    time.Duration // how long it waits for what it asked; 0: the gateway's default
 	AskSender bool          // it names whom it asks: the sender of the message
-	Extra     []string      // "tool {json}" calls made before the answer
+	Extra     []string      // "tool {json}" calls made before the answer; none for what wants no answer
 }
 
 var (
@@ -77,6 +77,9 @@ func (s *Script) OnPrompt(ctx context.Context, text string, log *EventLog) strin
 		}
 		log.Add(Event{Event: "read", ID: id, Text: content})
 	}
+	if strings.Contains(text, "No reply is expected") || announced && !strings.Contains(text, "bridge_reply") {
+		return "Noted."
+	}
 	for _, line := range s.Extra {
 		tool, raw, _ := strings.Cut(line, " ")
 		args := map[string]any{}
@@ -85,9 +88,6 @@ func (s *Script) OnPrompt(ctx context.Context, text string, log *EventLog) strin
 			continue
 		}
 		s.call(ctx, log, tool, args)
-	}
-	if strings.Contains(text, "No reply is expected") || announced && !strings.Contains(text, "bridge_reply") {
-		return "Noted."
 	}
 	return s.answer(ctx, log, id, s.words(ctx, log, text, id, content))
 }

@@ -12,15 +12,31 @@ import (
 	"fleetd/test/fleet"
 )
 
+// Questions in the middle of the work, over two hosts. The parts stand on one
+// fleet; each has mains and workers of its own.
+func TestQuestions(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*bound)
+	defer cancel()
+	a, b := twoHosts(t, ctx)
+	for _, part := range []struct {
+		name string
+		run  func(t *testing.T, ctx context.Context, a, b *fleet.Host)
+	}{
+		{"asked and answered", asksAndIsAnswered},
+		{"nobody listens", asksNobody},
+		{"on a blocked poll", surfacesOnAPoll},
+		{"too late", answeredTooLate},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.run(t, ctx, a, b) })
+	}
+}
+
 // A worker asks in the middle of its work, the main that sent it answers and
 // goes on waiting: the answer is in the reply. Over two hosts and on one. Fails
 // when the question does not surface on the blocked send, or its answer meets
 // no turn.
-func TestAWorkerAsksAndTheMainAnswers(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
+func asksAndIsAnswered(t *testing.T, ctx context.Context, a, b *fleet.Host) {
 	m := addMain(t, ctx, a, "lead")
 	for _, h := range []*fleet.Host{a, b} {
 		addWorker(t, ctx, h, "asker-"+h.Name, "--ask", "tabs or blanks?", "--reply-with", "formatted")
@@ -47,15 +63,11 @@ func TestAWorkerAsksAndTheMainAnswers(t *testing.T) {
 
 // Nobody listens: the asker hears it at once, and not when its time runs out.
 // Fails when a question waits for somebody to come.
-func TestAQuestionThatNobodyListensTo(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
-	addWorker(t, ctx, b, "asker", "--ask", "may I?", "--reply-with", "done")
-	m := addMain(t, ctx, a, "lead")
-	seen(t, ctx, m, "asker@hostb")
-	s, err := m.Send(ctx, map[string]any{"to": "asker@hostb", "content": "do it"})
+func asksNobody(t *testing.T, ctx context.Context, a, b *fleet.Host) {
+	addWorker(t, ctx, b, "lonely", "--ask", "may I?", "--reply-with", "done")
+	m := addMain(t, ctx, a, "away")
+	seen(t, ctx, m, "lonely@hostb")
+	s, err := m.Send(ctx, map[string]any{"to": "lonely@hostb", "content": "do it"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,14 +94,10 @@ func TestAQuestionThatNobodyListensTo(t *testing.T) {
 
 // A question surfaces on a blocked poll that admits its asker, not on one for
 // somebody else. Fails when the filter is not held to.
-func TestAQuestionSurfacesOnABlockedPoll(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
+func surfacesOnAPoll(t *testing.T, ctx context.Context, a, b *fleet.Host) {
 	asker := addWorker(t, ctx, b, "asker", "--work", "2m") // one that asks does not reply meanwhile
 	addWorker(t, ctx, b, "other")
-	m, second := addMain(t, ctx, a, "lead"), addMain(t, ctx, a, "second")
+	m, second := addMain(t, ctx, a, "first"), addMain(t, ctx, a, "second")
 	seen(t, ctx, m, "asker@hostb", "other@hostb")
 	sees(t, ctx, b, a)
 	other, closeOther := polls(t, ctx, m, "other@hostb")
@@ -97,7 +105,7 @@ func TestAQuestionSurfacesOnABlockedPoll(t *testing.T) {
 
 	// Nobody admits it yet. The poll for another one goes on.
 	as := b.API(asker.Name)
-	if err := askUntil(ctx, as, "lead@hosta", fault.NoWaiter); err != nil {
+	if err := askUntil(ctx, as, "first@hosta", fault.NoWaiter); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -162,12 +170,8 @@ func TestAQuestionSurfacesOnABlockedPoll(t *testing.T) {
 // An answer is too late after the time ran out, after the worker ended, and
 // after either gateway was started again; it reaches nobody. Fails when it is
 // injected, or said to have arrived.
-func TestAnAnswerThatComesTooLate(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
-	m := addMain(t, ctx, a, "lead")
+func answeredTooLate(t *testing.T, ctx context.Context, a, b *fleet.Host) {
+	m := addMain(t, ctx, a, "slow")
 
 	for _, c := range []struct {
 		name string
@@ -195,13 +199,16 @@ func TestAnAnswerThatComesTooLate(t *testing.T) {
 			mail, closeMail := polls(t, ctx, m, name+"@hostb")
 			defer closeMail()
 			timeout := 60
-			if c.err == fault.Expired {
+			switch {
+			case c.err == fault.Expired:
 				timeout = 3
+			case strings.Contains(c.name, "of the main"): // its asker hears nothing before
+				timeout = 15
 			}
 			asked := make(chan error, 1)
 			go func() {
 				for {
-					_, err := b.API(w.Name).Ask(ctx, mcp.AskArgs{Question: "still there?", To: "lead@hosta", TimeoutSeconds: timeout})
+					_, err := b.API(w.Name).Ask(ctx, mcp.AskArgs{Question: "still there?", To: "slow@hosta", TimeoutSeconds: timeout})
 					if fault.Is(err, fault.NoWaiter) && ctx.Err() == nil {
 						continue
 					}

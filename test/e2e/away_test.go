@@ -77,17 +77,35 @@ func replied(t *testing.T, ctx context.Context, w *fleet.Worker) {
 	})
 }
 
-// §14: main's client gone. A main that was away when the reply came gets it when it is back. Fails when
-// a reply is dropped because nobody waits for it.
-func TestReplyWaitsForAMainThatWasAway(t *testing.T) {
+// §14: main's client gone. An answer waits for who is away. The parts stand on
+// one fleet, which the last one ends; each has a worker of its own.
+func TestReplyWaitsForAMainThatIsAway(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*bound)
 	defer cancel()
 	a, b := twoHosts(t, ctx)
-	w := addWorker(t, ctx, b, "reviewer", "--reply-with", "done", "--work", "6s")
-	m := addMain(t, ctx, a, "lead")
-	seen(t, ctx, m, "reviewer@hostb")
-	sent := briefAndLeave(t, ctx, m, "reviewer@hostb")
+	for _, part := range []struct {
+		name string
+		run  func(t *testing.T, ctx context.Context, a, b *fleet.Host)
+	}{
+		{"a second answer", lateSecondAnswer},
+		{"its client", whileItsClientIsAway},
+		{"its gateway", whileItsGatewayIsAway},
+		{"its sender ends", thenItsSenderEnds},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { part.run(t, ctx, a, b) }) {
+			return
+		}
+	}
+}
+
+// A main that was away when the reply came gets it when it is back. Fails when
+// a reply is dropped because nobody waits for it.
+func whileItsClientIsAway(t *testing.T, ctx context.Context, a, b *fleet.Host) {
+	w := addWorker(t, ctx, b, "reviewer-one", "--reply-with", "done", "--work", "6s")
+	m := addMain(t, ctx, a, "lead-one")
+	seen(t, ctx, m, "reviewer-one@hostb")
+	sent := briefAndLeave(t, ctx, m, "reviewer-one@hostb")
 	replied(t, ctx, w)
 	pullReply(t, ctx, m, sent, "done")
 }
@@ -95,15 +113,11 @@ func TestReplyWaitsForAMainThatWasAway(t *testing.T) {
 // The same over a crash of the main's gateway between brief and reply, and
 // another one while the reply is held. Fails when a restart loses or doubles
 // held mail.
-func TestReplySurvivesTheMainsGateway(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
-	w := addWorker(t, ctx, b, "reviewer", "--reply-with", "done", "--work", "6s")
-	m := addMain(t, ctx, a, "lead")
-	seen(t, ctx, m, "reviewer@hostb")
-	sent := briefAndLeave(t, ctx, m, "reviewer@hostb")
+func whileItsGatewayIsAway(t *testing.T, ctx context.Context, a, b *fleet.Host) {
+	w := addWorker(t, ctx, b, "reviewer-two", "--reply-with", "done", "--work", "6s")
+	m := addMain(t, ctx, a, "lead-two")
+	seen(t, ctx, m, "reviewer-two@hostb")
+	sent := briefAndLeave(t, ctx, m, "reviewer-two@hostb")
 	if err := a.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +130,7 @@ func TestReplySurvivesTheMainsGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, ctx, func() error {
-			who, err := a.API("lead").Whoami(ctx)
+			who, err := a.API("lead-two").Whoami(ctx)
 			if err == nil && who.Held == 0 {
 				return fmt.Errorf("nothing is held for lead")
 			}
@@ -135,15 +149,11 @@ func TestReplySurvivesTheMainsGateway(t *testing.T) {
 // The reply is there also when the worker's pane was closed and its whole host
 // went away meanwhile, and the main's gateway was restarted after that. Fails
 // when mail of a host that is silent, known from memory alone, is not shown.
-func TestReplyOutlivesItsSender(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
-	w := addWorker(t, ctx, b, "reviewer", "--reply-with", "done", "--work", "6s")
-	m := addMain(t, ctx, a, "lead")
-	seen(t, ctx, m, "reviewer@hostb")
-	sent := briefAndLeave(t, ctx, m, "reviewer@hostb")
+func thenItsSenderEnds(t *testing.T, ctx context.Context, a, b *fleet.Host) {
+	w := addWorker(t, ctx, b, "reviewer-three", "--reply-with", "done", "--work", "6s")
+	m := addMain(t, ctx, a, "lead-three")
+	seen(t, ctx, m, "reviewer-three@hostb")
+	sent := briefAndLeave(t, ctx, m, "reviewer-three@hostb")
 	if err := a.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -162,11 +172,7 @@ func TestReplyOutlivesItsSender(t *testing.T) {
 
 // A second answer that comes after the open send has returned is held until it
 // is pulled. Fails when a late answer is dropped, or refused to the worker.
-func TestLateSecondAnswerIsHeld(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
+func lateSecondAnswer(t *testing.T, ctx context.Context, a, b *fleet.Host) {
 	addWorker(t, ctx, b, "reviewer", "--reply-with", "looks good", "--replies", "2", "--reply-gap", "1s")
 	m := addMain(t, ctx, a, "lead")
 	seen(t, ctx, m, "reviewer@hostb")

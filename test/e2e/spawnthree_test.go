@@ -142,9 +142,12 @@ func (s *trio) goneForGood(t *testing.T, ctx context.Context, h *fleet.Host, gid
 			t.Errorf("what is sent to %s goes somewhere", key)
 		}
 	}
-	if q, err := ch.QueueDeclarePassive(names.Inbox(gid), true, false, false, false, nil); !notFound(err) {
-		t.Errorf("its inbox is there: %+v, %v", q, err)
-	}
+	eventually(t, ctx, func() error { // who waited has been told before
+		if q, err := ch.QueueDeclarePassive(names.Inbox(gid), true, false, false, false, nil); !notFound(err) {
+			return fmt.Errorf("its inbox is there: %+v, %w", q, err)
+		}
+		return nil
+	})
 	for _, m := range []*fleet.Main{s.lead, s.bob, s.boss} {
 		eventually(t, ctx, func() error {
 			if r, err := m.Send(ctx, map[string]any{"to": gid, "content": "still there?"}); !fault.Is(err, fault.PaneGone) {
