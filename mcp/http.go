@@ -63,6 +63,7 @@ type Server struct {
 	progress   time.Duration // between two signs of progress; 0: progressEvery
 	bodyWait   time.Duration // for one request's body; 0: bodyTimeout
 	headerWait time.Duration // for its header; 0: headerTimeout
+	connsMost  int           // connections to the port at once; 0: connsMost
 
 	once     sync.Once
 	bindErr  error
@@ -98,6 +99,9 @@ func (s *Server) bind() error {
 	}
 	if s.headerWait == 0 {
 		s.headerWait = headerTimeout
+	}
+	if s.connsMost == 0 {
+		s.connsMost = connsMost
 	}
 	if s.Now == nil {
 		s.Now = time.Now
@@ -140,6 +144,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 	servers := []*http.Server{s.newHTTP(base, s.tcpHandler())}
 	listeners := []net.Listener{s.tcp}
+	servers[0].ConnState = (&conns{most: s.connsMost, open: map[net.Conn]held{}}).changed
 	if s.unix != nil {
 		servers = append(servers, s.newHTTP(base, s.socketHandler()))
 		listeners = append(listeners, s.unix)

@@ -2,10 +2,12 @@ package mcp
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -74,5 +76,62 @@ func TestSlowClientsHoldNobodyUp(t *testing.T) {
 	go func() { _, _ = fmt.Fprintf(huge, "X-Huge: %s\r\n\r\n", strings.Repeat("x", 1<<20)) }() // it is cut off
 	if res, err := http.ReadResponse(bufio.NewReader(huge), nil); err == nil && res.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("a header of a MiB: %d", res.StatusCode)
+	}
+}
+
+// Any account on the host can open connections to the port and leave them. Fails
+// when they pile up in the daemon or keep others out.
+func TestConnectionsThatOnlyStandThereAreEnded(t *testing.T) {
+	t.Attr("threat", "U6")
+	const most = 20
+	r := start(t, func(s *Server) { s.connsMost, s.headerWait = most, time.Hour })
+	var idle []net.Conn
+	for range 5 * most {
+		conn, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		idle = append(idle, conn)
+	}
+	if status, body, _ := r.do(t, request{method: "POST", path: "/api/v1/whoami", body: "{}", header: bearerAnn}); status != 200 {
+		t.Errorf("beside idle connections: %d %s", status, body)
+	}
+	for i, conn := range idle[:4*most] {
+		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("connection %d is still open: %v", i, err)
+		}
+	}
+}
+
+// Fails when a call that is being answered loses its connection because of too
+// many others, or when there is no bound where all are busy.
+func TestABusyConnectionIsNotEnded(t *testing.T) {
+	t.Attr("threat", "U6")
+	c := &conns{most: 2, open: map[net.Conn]held{}}
+	open := func() net.Conn {
+		conn, other := net.Pipe()
+		t.Cleanup(func() { _ = other.Close() })
+		c.changed(conn, http.StateNew)
+		return conn
+	}
+	ended := func(conn net.Conn) bool { return conn.SetDeadline(time.Time{}) != nil }
+	busy := open()
+	c.changed(busy, http.StateActive)
+	idle := open()
+	next := open()
+	if ended(busy) || !ended(idle) || ended(next) {
+		t.Errorf("ended are the busy one %v, the idle one %v, the new one %v", ended(busy), ended(idle), ended(next))
+	}
+	c.changed(next, http.StateActive)
+	if last := open(); !ended(last) || ended(busy) || ended(next) {
+		t.Error("where all are busy it is not the new one that goes")
+	}
+	c.changed(busy, http.StateClosed)
+	if fresh := open(); ended(fresh) {
+		t.Error("there was room, and it was ended")
 	}
 }
