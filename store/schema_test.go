@@ -60,6 +60,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 // Fails if a file is changed before there is a copy of it, if the copy is not
 // the old file, or if a new store makes one.
 func TestOlderSchemaIsCopiedAsideAndMovedForward(t *testing.T) {
+	t.Attr("threat", "U1")
 	dir, gid := filled(t)
 	if copies, _ := filepath.Glob(filepath.Join(dir, "*.bak*")); len(copies) != 0 {
 		t.Errorf("a new store has copies %v", copies)

@@ -18,6 +18,7 @@ import (
 
 // Fails when the key of a gateway changes over a restart, or others can read it.
 func TestLoadOrCreate(t *testing.T) {
+	t.Attr("threat", "U1")
 	path := filepath.Join(t.TempDir(), "state", "bridged", "gateway.key")
 	seed := bytes.Repeat([]byte{9}, ed25519.SeedSize)
 	key, created, err := LoadOrCreate(path, bytes.NewReader(seed))

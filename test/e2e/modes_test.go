@@ -13,7 +13,8 @@ import (
 // What has to be this user's alone and is not keeps the daemon from starting,
 // and what it says mends it. Fails when it starts over a key, a store, a socket's
 // folder or a folder of trusted keys that others can reach or that is another's,
-// or when the command that it prints does not mend it.
+// or when the command that it prints does not mend it; and when something in the
+// data_dir is left open to others by what makes it or writes it anew.
 func TestWhatOthersCanReachIsRefusedAtTheStart(t *testing.T) {
 	t.Attr("threat", "U1 U2")
 	t.Parallel()
@@ -56,7 +57,25 @@ func TestWhatOthersCanReachIsRefusedAtTheStart(t *testing.T) {
 			}
 		}
 	}
+	for _, args := range [][]string{{"store", "compact"}, {"keys", "rotate"}, {"keys", "rotate", "--apply"}, {"keys", "rotate"}} {
+		if out, errs, err := bridged(ctx, h, args...); err != nil {
+			t.Fatalf("bridged %q: %v: %s%s", args, err, out, errs)
+		}
+	}
 	if err := h.Start(ctx); err != nil {
 		t.Errorf("mended, it does not start: %v", err)
+	}
+	err := filepath.WalkDir(filepath.Join(dir, "data"), func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -80,6 +80,7 @@ func TestActsAreKept(t *testing.T) {
 // Fails when the log grows without bound, loses acts that are young, or leaves
 // a file that others can read.
 func TestTheLogIsRotated(t *testing.T) {
+	t.Attr("threat", "U1 G8")
 	now := time.Unix(1_800_000_000, 0)
 	l := open(t, &now)
 	pad := strings.Repeat("x", 64<<10)
@@ -172,6 +173,7 @@ func TestWhatChangedNothingDoesNotPushOutWhatWasDone(t *testing.T) {
 // Fails when an act, or one of before, is lost because the files cannot be moved,
 // or when nothing says that they cannot.
 func TestAnActOutlivesARotationThatFails(t *testing.T) {
+	t.Attr("threat", "G8")
 	now := time.Unix(1_800_000_000, 0)
 	l := open(t, &now)
 	for i := range keepFiles - 1 {
