@@ -195,3 +195,38 @@ func lavin(conn *amqp.Connection) bool {
 	product, _ := conn.Properties["product"].(string)
 	return product == "LavinMQ"
 }
+
+// brand is what the broker at the other end calls itself, with its version.
+func brand(conn *amqp.Connection) string {
+	product, _ := conn.Properties["product"].(string)
+	version, _ := conn.Properties["version"].(string)
+	return strings.TrimSpace(short(product) + " " + short(version))
+}
+
+// Brand is what the broker calls itself, with its version; "" while there is no
+// link.
+func (f *Fabric) Brand() string {
+	s, err := f.session()
+	if err != nil {
+		return ""
+	}
+	return brand(s.con.Connection)
+}
+
+// Visit connects to the broker as a gateway with cfg does, changes nothing, and
+// hangs up. It returns the broker's Brand. Errors never hold the password.
+func Visit(ctx context.Context, cfg Config) (string, error) {
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = DefaultHeartbeat
+	}
+	d, err := newDialer(cfg)
+	if err != nil {
+		return "", err
+	}
+	c, err := d.dial(ctx, "bridged "+cfg.Host+" doctor")
+	if err != nil {
+		return "", err
+	}
+	defer c.end()
+	return brand(c.Connection), nil
+}

@@ -49,6 +49,7 @@ type Fabric struct {
 	changes  []State
 	heard    map[string]uint64 // full announcements per host, counted
 	probed   probeState
+	reached  reaches
 	// remembered is the reader's of the signal queue alone.
 	remembered memory
 }

@@ -204,6 +204,12 @@ func (f *Fabric) ReadyCount(ctx context.Context, gid string) (int, error) {
 	return q.Messages, err
 }
 
+// DeadCount is how many dead letters lie on the broker, those of all hosts.
+func (f *Fabric) DeadCount(ctx context.Context) (int, error) {
+	q, err := f.lookAt(ctx, f.names.DLQ())
+	return q.Messages, err
+}
+
 // InboxFull reports whether the inbox of gid is at its cap: what tells a nack
 // of a full inbox from any other (design §5).
 func (f *Fabric) InboxFull(ctx context.Context, gid string) (bool, error) {

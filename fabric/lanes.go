@@ -185,9 +185,10 @@ func (b *batch) flush(together bool) {
 	b.tags = b.tags[:0]
 }
 
-// signal hands a verified signal on, each id once. The probe is ours.
+// signal hands a verified signal on, each id once. The probe is ours, and so
+// are the answers of those whom Reach asks.
 func (s *session) signal(env *envelope.Envelope, _ *hold) {
-	if s.f.probed.back(env) {
+	if s.f.probed.back(env) || s.f.reached.answered(env) {
 		return
 	}
 	if !s.f.remembered.add(env.Signer + " " + env.MsgID) {

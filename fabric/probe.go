@@ -87,23 +87,29 @@ func (s *session) probe() {
 }
 
 func (s *session) sendProbe() (Outcome, error) {
-	id, err := uuid.NewV7()
+	env, err := s.f.question(envelope.GatewayAddress(s.f.cfg.Host))
 	if err != nil {
-		return NotSent, err
-	}
-	trace, err := envelope.NewTraceID(rand.Reader)
-	if err != nil {
-		return NotSent, err
-	}
-	now, self := s.f.deps.Now(), envelope.GatewayAddress(s.f.cfg.Host)
-	env := &envelope.Envelope{
-		V: envelope.Version, Kind: envelope.Query, MsgID: id.String(), TraceID: trace,
-		From: self, To: self, Signer: s.f.cfg.Host, InReplyTo: id.String(),
-		TS: now.UnixMilli(), ExpiresAt: now.Add(time.Minute).UnixMilli(),
-	}
-	if err := env.Sign(s.f.deps.Key); err != nil {
 		return NotSent, err
 	}
 	s.f.probed.sent(env.MsgID)
 	return s.f.Publish(s.ctx, envelope.LaneSignal, env, nil)
+}
+
+// question is a signed QUERY to a gateway about a message that does not exist.
+func (f *Fabric) question(to string) (*envelope.Envelope, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, err
+	}
+	trace, err := envelope.NewTraceID(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	now := f.deps.Now()
+	env := &envelope.Envelope{
+		V: envelope.Version, Kind: envelope.Query, MsgID: id.String(), TraceID: trace,
+		From: envelope.GatewayAddress(f.cfg.Host), To: to, Signer: f.cfg.Host, InReplyTo: id.String(),
+		TS: now.UnixMilli(), ExpiresAt: now.Add(time.Minute).UnixMilli(),
+	}
+	return env, env.Sign(f.deps.Key)
 }

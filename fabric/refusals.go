@@ -2,7 +2,9 @@ package fabric
 
 import (
 	"maps"
+	"slices"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/time/rate"
@@ -20,7 +22,20 @@ type refusals struct {
 	limits  map[string]*rate.Limiter
 	unsaid  map[string]uint64
 	onCount func(queue, reason string)
+
+	strangers map[string]Stranger // by the host they say they are
 }
+
+// Stranger is a host in whose name messages come that are refused for want of
+// a key that fits. Anybody with a login may use any name.
+type Stranger struct {
+	Host   string
+	Reason string        // envelope.UnknownSigner or envelope.BadSignature
+	Last   time.Duration // uptime at the last of them
+}
+
+// strangersMost bounds what is remembered of names that anybody can make up.
+const strangersMost = 32
 
 const (
 	linesBurst  = 20
@@ -28,7 +43,7 @@ const (
 )
 
 func newRefusals(f *Fabric) *refusals {
-	return &refusals{f: f, counts: map[string]uint64{}, limits: map[string]*rate.Limiter{}, unsaid: map[string]uint64{}}
+	return &refusals{f: f, counts: map[string]uint64{}, limits: map[string]*rate.Limiter{}, unsaid: map[string]uint64{}, strangers: map[string]Stranger{}}
 }
 
 // Refusals returns how many messages were refused, by reason.
@@ -36,6 +51,39 @@ func (f *Fabric) Refusals() map[string]uint64 {
 	f.refusals.mu.Lock()
 	defer f.refusals.mu.Unlock()
 	return maps.Clone(f.refusals.counts)
+}
+
+// Strangers lists in whose names messages were refused for want of a key within
+// the given time, by host. A gateway that runs is heard every few seconds.
+func (f *Fabric) Strangers(within time.Duration) []Stranger {
+	now := f.uptime()
+	f.refusals.mu.Lock()
+	defer f.refusals.mu.Unlock()
+	var all []Stranger
+	for _, host := range slices.Sorted(maps.Keys(f.refusals.strangers)) {
+		if s := f.refusals.strangers[host]; now-s.Last <= within {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// met notes a stranger; mu is held. Of too many the one that was heard longest
+// ago is forgotten.
+func (r *refusals) met(env *envelope.Envelope, reason string) {
+	if env == nil || reason != envelope.UnknownSigner && reason != envelope.BadSignature || !envelope.ValidHost(env.Signer) {
+		return
+	}
+	if _, known := r.strangers[env.Signer]; !known && len(r.strangers) >= strangersMost {
+		oldest := ""
+		for host, s := range r.strangers {
+			if oldest == "" || s.Last < r.strangers[oldest].Last {
+				oldest = host
+			}
+		}
+		delete(r.strangers, oldest)
+	}
+	r.strangers[env.Signer] = Stranger{Host: env.Signer, Reason: reason, Last: r.f.uptime()}
 }
 
 // OnRefusal registers fn for each refusal, for metrics. Register before Run.
@@ -50,6 +98,7 @@ func (f *Fabric) OnRefusal(fn func(queue, reason string)) {
 func (r *refusals) note(p place, d *amqp.Delivery, env *envelope.Envelope, j judgement) {
 	r.mu.Lock()
 	r.counts[j.reason]++
+	r.met(env, j.reason)
 	limit := r.limits[j.reason]
 	if limit == nil {
 		limit = rate.NewLimiter(linesPerSec, linesBurst)

@@ -78,8 +78,9 @@ func hasCode(err error, codes ...string) bool {
 	return false
 }
 
-// asFault turns what a call returned into an error that a user can read.
-func asFault(err error) error {
+// AsFault turns what a call of a Client returned into an error that a user can
+// read.
+func AsFault(err error) error {
 	if err == nil {
 		return nil
 	}

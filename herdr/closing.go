@@ -11,13 +11,13 @@ func (c *Client) Close(ctx context.Context, p Pane) error {
 		return nil
 	}
 	if err != nil {
-		return asFault(err)
+		return AsFault(err)
 	}
 	if now.TerminalID != p.Terminal {
 		return nil
 	}
 	if err := c.PaneClose(ctx, now.PaneID); err != nil && !hasCode(err, "pane_not_found") {
-		return asFault(err)
+		return AsFault(err)
 	}
 	return nil
 }

@@ -170,8 +170,8 @@ func (g *gate) look(ctx context.Context) verdict {
 	if err != nil {
 		return g.trouble(err)
 	}
-	if pong.Protocol < minProtocol {
-		return closedf(Unfit, "herdr %s speaks protocol %d, %d is needed; update herdr to 0.7.5 or later", pong.Version, pong.Protocol, minProtocol)
+	if why := pong.Unfit(); why != "" {
+		return closedf(Unfit, "%s", why)
 	}
 	a, v := g.occupant(ctx)
 	if v.reason != "" {
@@ -377,7 +377,7 @@ func (g *gate) trouble(err error) verdict {
 	if _, ok := errors.AsType[*APIError](err); ok && !hasCode(err, "server_unavailable") {
 		return closed(NotReady, err)
 	}
-	return closed(herdrDown, asFault(err))
+	return closed(herdrDown, AsFault(err))
 }
 
 func earlier(a, b time.Time) time.Time {

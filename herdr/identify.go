@@ -18,7 +18,7 @@ func (c *Client) Identify(ctx context.Context, pane string) (Pane, error) {
 	case hasCode(err, "pane_not_found"):
 		return Pane{}, c.noSuchPane(ctx, pane)
 	case err != nil:
-		return Pane{}, asFault(err)
+		return Pane{}, AsFault(err)
 	case p.Agent == "":
 		return Pane{}, fault.New(fault.BadRequest, "herdr sees no agent in pane %s yet; start the agent there, wait until its prompt is drawn, and try again", p.PaneID)
 	}
@@ -31,7 +31,7 @@ func (c *Client) Identify(ctx context.Context, pane string) (Pane, error) {
 func (c *Client) noSuchPane(ctx context.Context, pane string) error {
 	panes, err := c.PaneList(ctx)
 	if err != nil {
-		return asFault(err)
+		return AsFault(err)
 	}
 	var with []string
 	for _, p := range panes {

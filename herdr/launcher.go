@@ -70,14 +70,14 @@ func (l *Launcher) Open(ctx context.Context, what Launch) (Pane, error) {
 		return Pane{}, &LaunchError{Why: NotInstalled, Cause: err}
 	}
 	if err != nil {
-		return Pane{}, asFault(err)
+		return Pane{}, AsFault(err)
 	}
 	p, err := l.Client.PaneGet(ctx, id)
 	if hasCode(err, "pane_not_found") {
 		return Pane{}, &LaunchError{Why: Exited, Cause: err}
 	}
 	if err != nil {
-		return Pane{}, asFault(err)
+		return Pane{}, AsFault(err)
 	}
 	if !labelled(p.Label, what.GID) {
 		return Pane{}, fault.New(fault.Internal, "herdr opened pane %s without the label that it was given", p.PaneID)
@@ -178,7 +178,7 @@ func (in *Injector) ready(ctx context.Context, p Pane, closed func(reason string
 func (c *Client) CloseLabelled(ctx context.Context, gid string) error {
 	all, err := c.PaneList(ctx)
 	if err != nil {
-		return asFault(err)
+		return AsFault(err)
 	}
 	var errs []error
 	for _, p := range all {

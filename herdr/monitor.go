@@ -153,7 +153,7 @@ func (m *Monitor) poll(ctx context.Context) View {
 func (m *Monitor) lost(last View, err error) View {
 	clear(m.misses)
 	clear(m.absent)
-	return View{Err: asFault(err), Panes: last.Panes}
+	return View{Err: AsFault(err), Panes: last.Panes}
 }
 
 // gone asks herdr for a pane that a list lacked.

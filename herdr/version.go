@@ -1,6 +1,7 @@
 package herdr
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -26,4 +27,12 @@ func guessesIdle(version string) bool {
 		return n[0] < 0
 	}
 	return n[1] < 8 || n[1] == 8 && n[2] < 2
+}
+
+// Unfit says why nothing can be injected through this herdr; "" if it can.
+func (p Pong) Unfit() string {
+	if p.Protocol >= minProtocol {
+		return ""
+	}
+	return fmt.Sprintf("herdr %s speaks protocol %d, %d is needed; update herdr to 0.7.5 or later", p.Version, p.Protocol, minProtocol)
 }

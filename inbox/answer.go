@@ -19,6 +19,9 @@ func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
 		r.Kind, r.Reason = envelope.Deferred, ReasonUnseen
 		return r, true
 	}
+	if q.To == envelope.GatewayAddress(in.cfg.Host) {
+		return unseen() // a gateway has no mail: it is asked whether it hears and believes who asks
+	}
 	b := in.box(q.To)
 	if b == nil {
 		return r, false

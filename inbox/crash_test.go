@@ -106,8 +106,10 @@ func TestAnInjectionWhoseSignalWasLostIsFoundByAQuery(t *testing.T) {
 	if got := w.query(env, e.GID, there); got != "INJECTED" {
 		t.Errorf("a query says %s", got)
 	}
-	if got := w.query(w.brief(e.GID, "never sent"), e.GID, there); got != "DEFERRED UNSEEN" {
-		t.Errorf("a query for a message that never came says %s", got)
+	for _, to := range []string{e.GID, envelope.GatewayAddress(w.in.cfg.Host)} { // of a gateway it asks whether we hear and believe
+		if got := w.query(w.brief(e.GID, "never sent"), to, there); got != "DEFERRED UNSEEN" {
+			t.Errorf("a query to %s for a message that never came says %s", to, got)
+		}
 	}
 }
 

@@ -50,6 +50,8 @@ type Server struct {
 
 	// DeadLetters are further admin verbs; nil: none of them.
 	DeadLetters DeadLetters
+	// Doctor is one more; nil: not.
+	Doctor Doctor
 
 	BodyLimit int64         // bytes of one request; 0: 2 MiB
 	StopGrace time.Duration // what waiting calls get to end by themselves at a stop; 0: 2 s

@@ -34,6 +34,9 @@ func (s *Server) mountREST(mux *http.ServeMux, who identifier, admin Admin) {
 		if s.DeadLetters != nil {
 			all = append(all, deadLetterVerbs(s.DeadLetters)...)
 		}
+		if s.Doctor != nil {
+			all = append(all, doctorVerb(s.Doctor))
+		}
 		for _, v := range all {
 			routes[v.name] = func(w http.ResponseWriter, r *http.Request, id identity) {
 				if !id.hostUser {

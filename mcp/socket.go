@@ -82,6 +82,42 @@ func privateDir(dir string) error {
 	if err != nil {
 		return socketFault(err, dir)
 	}
+	return checkPrivate(dir, info)
+}
+
+// CheckSocket says what keeps a daemon from listening at path, or others from
+// being kept out of it, short of a daemon that listens there. It makes nothing.
+func CheckSocket(path string) error {
+	dir := filepath.Dir(path)
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return socketFault(err, path)
+	}
+	if err := checkPrivate(dir, info); err != nil {
+		return err
+	}
+	info, err = os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return socketFault(err, path)
+	case info.Mode().Type() != fs.ModeSocket:
+		return noSocket(path)
+	case info.Mode().Perm()&0o077 != 0:
+		return fault.New(fault.NotAllowed, "other users can use the unix socket %s; run: chmod 0600 %s", path, path)
+	}
+	return nil
+}
+
+func noSocket(path string) error {
+	return fault.New(fault.Conflict, "%s is in the way of the unix socket and is not a socket; it was left alone. Move it, or choose another data_dir.", path)
+}
+
+func checkPrivate(dir string, info fs.FileInfo) error {
 	if info.Mode().Perm()&0o077 != 0 {
 		return fault.New(fault.NotAllowed, "other users can look into %s, where the unix socket lies; run: chmod 0700 %s", dir, dir)
 	}
@@ -102,7 +138,7 @@ func clearStale(path string) error {
 		return socketFault(err, path)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fault.New(fault.Conflict, "%s is in the way of the unix socket and is not a socket; it was left alone. Move it, or choose another data_dir.", path)
+		return noSocket(path)
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {

@@ -4,10 +4,27 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"fleetd/fault"
 )
+
+// Inspect checks, as Open does, that the data directory dir and the store in it
+// belong to this user alone, where they are there. It makes and opens nothing.
+func Inspect(dir string) error {
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return openError(dir, err)
+	}
+	if err := checkAccess("directory", dir, info, 0o700); err != nil {
+		return err
+	}
+	return checkFile(filepath.Join(dir, DefaultFile))
+}
 
 // prepareDir makes the data directory, or checks that the one that is there
 // belongs to this user alone (design §10, §13).

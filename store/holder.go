@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -37,6 +38,28 @@ func writeHolder(path string, now time.Time) error {
 func removeHolder(path string) error {
 	if err := os.Remove(holderPath(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	return nil
+}
+
+// InUse returns nil while no process has the store in dir open, else what Open
+// would say. It holds a lock for a moment that others may hold too, and that a
+// daemon which starts meanwhile waits for.
+func InUse(dir string) error {
+	path := filepath.Join(dir, DefaultFile)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return openError(path, err)
+	}
+	defer f.Close()
+	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return heldError(path)
+	case err != nil:
+		return openError(path, err)
 	}
 	return nil
 }

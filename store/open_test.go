@@ -61,6 +61,39 @@ func TestHeldStoreNamesItsHolder(t *testing.T) {
 	}
 }
 
+// Fails if who only looks is told otherwise than who opens, or makes something.
+func TestALookTellsWhatOpenWould(t *testing.T) {
+	dir := filepath.Join(privateDir(t), "data")
+	for _, look := range []func(string) error{Inspect, InUse} {
+		if err := look(dir); err != nil {
+			t.Errorf("of what is not there: %v", err)
+		}
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the look made it: %v", err)
+	}
+	s := openAt(t, Options{Dir: dir})
+	if err := Inspect(dir); err != nil {
+		t.Errorf("of one that is open: %v", err)
+	}
+	wantWords(t, fmt.Sprint(InUse(dir)), fmt.Sprintf("process %d", os.Getpid()), "data_dir")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := InUse(dir); err != nil {
+		t.Errorf("of one that is closed: %v", err)
+	}
+	for path, mode := range map[string]os.FileMode{s.Path(): 0o604, dir: 0o750} {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		wantWords(t, fmt.Sprint(Inspect(dir)), "chmod", path)
+		if err := os.Chmod(path, mode&0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Fails if a holder file that is missing or of a dead process is believed.
 func TestHolderIsNotMadeUp(t *testing.T) {
 	dir := privateDir(t)

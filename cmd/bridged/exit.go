@@ -66,6 +66,9 @@ func asUsage(cmd *cobra.Command, err error) error {
 // report prints err to standard error and returns the exit code for it.
 func (a *app) report(err error, args []string) int {
 	code := exitFailure
+	if errors.Is(err, errUnhealthy) {
+		return code
+	}
 	if _, ok := errors.AsType[usageError](err); ok {
 		code = exitUsage
 	}

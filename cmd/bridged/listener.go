@@ -20,7 +20,7 @@ func (g *gateway) newServer(version string) *mcp.Server {
 		Listen: g.cfg.Listen, Socket: g.cfg.Socket, Gateway: g.talk, Admin: g.talk, Identities: identities{g},
 		Health: health{g}, Metrics: g.metrics(), Log: g.log.Named("mcp"), Version: version,
 		BodyLimit:   bodyLimit(g.cfg.Limits.ContentBytes),
-		DeadLetters: deadLetters{g},
+		DeadLetters: deadLetters{g}, Doctor: diagnosis{g, version},
 	}
 }
 

@@ -29,18 +29,28 @@ func (g *gateway) oldMail(ctx context.Context) error {
 			continue
 		}
 		wait = oldEvery
-		for _, pane := range g.panes(ctx) {
-			q, err := g.fabric.OldQueue(ctx, migrations.QueueOf(pane))
-			if err != nil {
-				g.log.Debug("an old queue could not be looked at", "pane", pane, "error", err)
-				continue
-			}
+		for pane, q := range g.oldQueues(ctx) {
 			if q.Ready > 0 && said[pane] != q.Ready && q.Consumers == 0 {
 				g.log.Warn("a queue of the old daemon still holds mail; move it with `bridged migrate`", "queue", migrations.QueueOf(pane), "messages", q.Ready)
 			}
 			said[pane] = q.Ready
 		}
 	}
+}
+
+// oldQueues looks at the old daemon's queues of this host, by pane. What is not
+// there is an empty one.
+func (g *gateway) oldQueues(ctx context.Context) map[string]migrations.Queue {
+	all := map[string]migrations.Queue{}
+	for _, pane := range g.panes(ctx) {
+		q, err := g.fabric.OldQueue(ctx, migrations.QueueOf(pane))
+		if err != nil {
+			g.log.Debug("an old queue could not be looked at", "pane", pane, "error", err)
+			continue
+		}
+		all[pane] = q
+	}
+	return all
 }
 
 // panes are those that herdr has and those of registered workers.

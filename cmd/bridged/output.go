@@ -118,10 +118,13 @@ func (w *printer) record(pairs ...string) {
 func cells(in []string) table.Row {
 	row := make(table.Row, len(in))
 	for i, s := range in {
-		row[i] = strings.Map(oneLine, visible(s))
+		row[i] = oneLined(s)
 	}
 	return row
 }
+
+// oneLined is s on one line, without what a terminal would obey.
+func oneLined(s string) string { return strings.Map(oneLine, visible(s)) }
 
 func oneLine(r rune) rune {
 	if r == '\n' || r == '\t' {

@@ -24,6 +24,7 @@ type client interface {
 	mcp.Gateway
 	mcp.Admin
 	mcp.DeadLetters
+	mcp.Doctor
 }
 
 // target says which daemon is asked, and as whom.
@@ -138,7 +139,7 @@ AMQP. Without a command it serves, like "bridged serve".`,
 		root.AddCommand(a.spawnCmd(), a.stopCmd(), a.rosterCmd(), a.traceCmd(), a.whoamiCmd())
 		root.AddCommand(a.registerCmd(), a.groupsCmd(), a.unregisterCmd())
 		root.AddCommand(a.dlqCmd())
-		root.AddCommand(a.migrateCmd())
+		root.AddCommand(a.migrateCmd(), a.doctorCmd())
 	}
 	if a.OpenStore != nil {
 		root.AddCommand(a.storeCmd())

@@ -112,6 +112,7 @@ type fakeDaemon struct {
 	spawn   mcp.SpawnResult
 	stopped mcp.StopResult
 	info    mcp.InfoResult
+	health  mcp.Diagnosis
 }
 
 func (g *fakeDaemon) note(a any) { g.asked = append(g.asked, a) }
@@ -208,4 +209,9 @@ func (g *fakeDaemon) Register(_ context.Context, a mcp.RegisterArgs) (mcp.Regist
 func (g *fakeDaemon) Unregister(_ context.Context, a mcp.UnregisterArgs) (mcp.UnregisterResult, error) {
 	g.note(a)
 	return g.unreg, g.err
+}
+
+func (g *fakeDaemon) Diagnose(context.Context) (mcp.Diagnosis, error) {
+	g.note("diagnose")
+	return g.health, g.err
 }

@@ -1,0 +1,94 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"fleetd/fabric"
+	"fleetd/herdr"
+	"fleetd/inbox"
+	"fleetd/mcp"
+)
+
+// cures are for what the roster says of an entity that gets no mail.
+var cures = map[string]string{
+	string(fabric.InboxContested):  "another program consumes its inbox on the broker: stop it, a copy of this data_dir perhaps",
+	string(fabric.InboxMismatched): "its inbox is on the broker with other arguments: delete that queue once it is empty (docs/upgrade.md)",
+	"no pane":                      "once its agent runs: bridged register NAME --kind worker --pane PANE (in the pane: $HERDR_PANE_ID)",
+	"pane changed":                 "another terminal or agent is in its pane: bridged register NAME --kind worker --pane PANE",
+
+	herdr.Blocked:  "answer the dialog in its pane, or log the agent in",
+	herdr.Draft:    "send or clear the text in its composer",
+	herdr.Unsent:   "send or clear the text in its composer; its sender was told that it is in doubt",
+	herdr.NotReady: "see its pane: the agent draws no idle prompt",
+}
+
+// entities looks for those of this host whose mail does not get through, and
+// says whether one of them needs herdr.
+func (p Patient) entities(ctx context.Context, r *report, host string) (panes bool) {
+	ctx, cancel := context.WithTimeout(ctx, portWait)
+	defer cancel()
+	all, err := p.Daemon.Roster(ctx, mcp.RosterArgs{Host: host})
+	if err != nil {
+		r.fault("agents", err)
+		return false
+	}
+	before, workers := len(*r), 0
+	for _, e := range all.Entities {
+		if e.Kind == inbox.Worker {
+			workers++
+			panes = panes || e.Pane != ""
+		}
+		why := e.Status
+		if cures[why] == "" {
+			why, _, _ = strings.Cut(e.Refusing, " ") // and since when
+		}
+		if cures[why] == "" {
+			continue
+		}
+		level, what := Warn, e.Status
+		if e.Refusing != "" {
+			what = e.Refusing
+		}
+		if why == string(fabric.InboxContested) || why == string(fabric.InboxMismatched) {
+			level = Fail
+		}
+		r.add(level, "agents", fmt.Sprintf("mail for %s waits: %s", e.Name, what), strings.ReplaceAll(cures[why], "NAME", e.Name))
+	}
+	switch {
+	case len(all.Entities) == 0:
+		r.add(Warn, "agents", "nobody is registered on this host", "make a main: bridged register main --kind main")
+	case len(*r) == before:
+		r.add(OK, "agents", fmt.Sprintf("%d registered here, %d of them workers", len(all.Entities), workers), "")
+	}
+	return panes
+}
+
+// herdr asks the terminal multiplexer as the gateway does.
+func (p Patient) herdr(ctx context.Context, r *report, needed bool) {
+	level := Warn
+	if needed {
+		level = Fail
+	}
+	client := &herdr.Client{Socket: p.Config.Herdr.Socket, Timeout: portWait}
+	pong, err := client.Ping(ctx)
+	var panes []herdr.PaneInfo
+	if err == nil {
+		panes, err = client.PaneList(ctx) // unlike the ping it takes the way of all else
+	}
+	switch why := pong.Unfit(); {
+	case err != nil:
+		r.fault("herdr", herdr.AsFault(err))
+		last := &(*r)[len(*r)-1]
+		last.Level = level
+		if !needed {
+			last.Next += "; only workers need it, and none has a pane"
+		}
+	case why != "":
+		what, next, _ := strings.Cut(why, "; ")
+		r.add(level, "herdr", what, next)
+	default:
+		r.add(OK, "herdr", fmt.Sprintf("herdr %s answers at %s, protocol %d, %d panes", pong.Version, p.Config.Herdr.Socket, pong.Protocol, len(panes)), "")
+	}
+}
