@@ -31,9 +31,14 @@ const (
 )
 
 func (in *Inbox) brief(gid string, e *envelope.Envelope, state string) store.Brief {
+	return in.briefBy(in.cfg.Names.Name(e.From), gid, e, state)
+}
+
+// briefBy is brief where the sender's name is known.
+func (in *Inbox) briefBy(name, gid string, e *envelope.Envelope, state string) store.Brief {
 	return store.Brief{
 		GID: gid, MsgID: e.MsgID, TraceID: e.TraceID, Sender: e.From, SenderHost: e.Signer,
-		SenderName: in.cfg.Names.Name(e.From), Kind: string(e.Kind), Hops: e.Hops, TS: e.TS,
+		SenderName: name, Kind: string(e.Kind), Hops: e.Hops, TS: e.TS,
 		ExpiresAt: e.ExpiresAt, At: in.cfg.Now().UnixMilli(), State: state, Boot: in.cfg.Boot,
 	}
 }

@@ -3,7 +3,6 @@ package inbox
 import (
 	"container/list"
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -99,12 +98,20 @@ func restored(h store.Held) *item {
 	}
 }
 
+// cost reckons with what encoding/json escapes, and 400 bytes for all else.
 func cost(body []byte) int {
-	quoted, err := json.Marshal(string(body))
-	if err != nil {
-		return len(body)
+	n := len(body) + 2 + 400
+	for i, c := range body {
+		switch {
+		case c == '"', c == '\\', c == '\b', c == '\f', c == '\n', c == '\r', c == '\t':
+			n++
+		case c < ' ', c == '<', c == '>', c == '&':
+			n += 5
+		case c == 0xe2 && i+2 < len(body) && body[i+1] == 0x80 && body[i+2]&^1 == 0xa8: // U+2028, U+2029
+			n += 3
+		}
 	}
-	return len(quoted) + 400
+	return n
 }
 
 func envelopeOf(h store.Held) *envelope.Envelope {

@@ -46,7 +46,8 @@ type Batch struct {
 	in    *Inbox
 	box   *box
 	items []*item
-	at    time.Time // when Messages gave it out
+	given []Mail    // by Messages
+	at    time.Time // when it did
 	shown sync.Once
 	ended sync.Once
 }
@@ -102,7 +103,7 @@ func (w *Waiter) Close() {
 func (b *Batch) Messages() ([]Mail, error) {
 	mails, err := b.mails()
 	if err == nil {
-		b.at = b.in.cfg.Now()
+		b.given, b.at = mails, b.in.cfg.Now()
 		b.shown.Do(b.mark)
 	}
 	failpoint.Hit("inbox.pull.offered")
@@ -116,7 +117,12 @@ func (b *Batch) mails() ([]Mail, error) {
 		if err != nil {
 			return nil, err
 		}
-		mails[i] = Mail{Envelope: env, FromName: b.in.cfg.Names.Name(env.From)}
+		mails[i].Envelope = env
+		if i > 0 && env.From == mails[i-1].From { // mostly
+			mails[i].FromName = mails[i-1].FromName
+		} else {
+			mails[i].FromName = b.in.cfg.Names.Name(env.From)
+		}
 	}
 	b.box.mu.Lock()
 	defer b.box.mu.Unlock()
@@ -157,14 +163,16 @@ const drainBound = 10 * time.Second
 func (b *Batch) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), drainBound)
 	defer cancel()
-	mails, err := b.mails() // the store forgets local bodies now
-	if err != nil {
-		return err
+	in, gid, mails := b.in, b.box.gid, b.given
+	if mails == nil { // taken unseen; the store forgets local bodies now
+		var err error
+		if mails, err = b.mails(); err != nil {
+			return err
+		}
 	}
-	in, gid := b.in, b.box.gid
 	b.box.leave(b.items)
-	err = in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
-		for _, it := range b.items {
+	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+		for i, it := range b.items {
 			if err := tx.PutSeen(it.env.TS, it.env.MsgID, gid, in.seen(it, outcomeDrained, "")); err != nil {
 				return err
 			}
@@ -172,7 +180,7 @@ func (b *Batch) drain() error {
 				return err
 			}
 			if it.env.Kind.Brief() { // a main may answer what it was sent
-				brief := in.brief(gid, it.env, briefOpen)
+				brief := in.briefBy(mails[i].FromName, gid, it.env, briefOpen)
 				brief.At = b.at.UnixMilli()
 				if err := putBrief(tx, brief, b.onRecord(it)); err != nil {
 					return err

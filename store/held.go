@@ -255,7 +255,8 @@ func (tx *Tx) HasLocal(gid string, seq uint64) (bool, error) {
 	return err == nil && o.local.Get(key) != nil, err
 }
 
-// DeleteHeld forgets one entry and its body; neither need exist.
+// DeleteHeld forgets one entry, with its body if it is of local mail; it need
+// not exist.
 func (tx *Tx) DeleteHeld(gid string, seq uint64) error {
 	o, err := tx.held()
 	if err != nil {
@@ -265,12 +266,15 @@ func (tx *Tx) DeleteHeld(gid string, seq uint64) error {
 	if err != nil {
 		return err
 	}
-	was, err := tx.delete(o.local, key)
-	if err == nil && was {
-		err = tx.countLocal(o, key[:idLen], -1)
-	}
-	if err != nil {
+	if _, err := tx.delete(o.index, key); err != nil {
 		return err
 	}
-	return tx.deleteEach(key, o.index, o.bodies)
+	if was, err := tx.delete(o.local, key); !was || err != nil {
+		return err
+	}
+	if err := tx.countLocal(o, key[:idLen], -1); err != nil {
+		return err
+	}
+	_, err = tx.delete(o.bodies, key)
+	return err
 }

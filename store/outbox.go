@@ -128,7 +128,7 @@ func (tx *Tx) PutIntent(in Intent) error {
 	if err != nil {
 		return err
 	}
-	seq, err := tx.unindex(o, id)
+	seq, known, err := tx.unindex(o, id)
 	if err != nil {
 		return err
 	}
@@ -145,18 +145,20 @@ func (tx *Tx) PutIntent(in Intent) error {
 	if err := tx.put(o.intents, id, value); err != nil {
 		return err
 	}
-	if err := tx.putBody(o.bodies, id, in.Body); err != nil {
+	if err := tx.putBody(o.bodies, id, in.Body, known); err != nil {
 		return err
 	}
 	return tx.index(o, id, in)
 }
 
-func (tx *Tx) putBody(bodies *bolt.Bucket, id, body []byte) error {
+func (tx *Tx) putBody(bodies *bolt.Bucket, id, body []byte, known bool) error {
 	if body == nil {
 		return nil
 	}
-	if v := bodies.Get(id); len(v) > 0 && v[0] == recordVersion && bytes.Equal(v[1:], body) {
-		return nil
+	if known {
+		if v := bodies.Get(id); len(v) > 0 && v[0] == recordVersion && bytes.Equal(v[1:], body) {
+			return nil
+		}
 	}
 	return tx.put(bodies, id, append([]byte{recordVersion}, body...))
 }
@@ -170,15 +172,15 @@ func (tx *Tx) index(o outboxBuckets, id []byte, in Intent) error {
 	return tx.put(o.open, u64(in.Seq), append([]byte{recordVersion}, id...))
 }
 
-// unindex removes the index entry of the stored intent and returns its Seq, 0
-// if there is none.
-func (tx *Tx) unindex(o outboxBuckets, id []byte) (seq uint64, err error) {
+// unindex removes the index entry of the stored intent, if there is one, and
+// returns its Seq.
+func (tx *Tx) unindex(o outboxBuckets, id []byte) (seq uint64, known bool, err error) {
 	v := o.intents.Get(id)
 	if v == nil {
-		return 0, nil
+		return 0, false, nil
 	}
 	if len(v) < intentHead {
-		return 0, short(bucketOutbox, len(v), intentHead)
+		return 0, true, short(bucketOutbox, len(v), intentHead)
 	}
 	seq = binary.BigEndian.Uint64(v[2:10])
 	if v[1] == 1 {
@@ -186,7 +188,7 @@ func (tx *Tx) unindex(o outboxBuckets, id []byte) (seq uint64, err error) {
 	} else {
 		_, err = tx.delete(o.open, u64(seq))
 	}
-	return seq, err
+	return seq, true, err
 }
 
 // Intent returns the intent of msgID with its body, if that is still stored.
@@ -241,10 +243,7 @@ func (tx *Tx) DeleteIntent(msgID string) error {
 	if err != nil {
 		return err
 	}
-	if o.intents.Get(id) == nil {
-		return nil
-	}
-	if _, err := tx.unindex(o, id); err != nil {
+	if _, known, err := tx.unindex(o, id); err != nil || !known {
 		return err
 	}
 	return tx.deleteEach(id, o.intents, o.bodies)

@@ -1,9 +1,14 @@
 package store
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
+	"slices"
 	"time"
+
+	bolt "go.etcd.io/bbolt"
 )
 
 // traceLife is how long trace events are kept.
@@ -26,12 +31,23 @@ type Event struct {
 	At      int64 // Unix ms
 }
 
-// putEvent writes ev into the bucket of its hour.
+// partEvents is how many events fill a part of an hour. Keys lie all over
+// their bucket, so that in a large one each event costs a page of its own;
+// a part is as large as what a busy gateway commits at once.
+const partEvents = eventBatch
+
+// tracePart is a part of an hour.
+type tracePart struct {
+	hour   uint32
+	bucket *bolt.Bucket
+}
+
+// partLen is the length of the name of a part: hour, number within it. The
+// first part bears the hour alone, which is all that older files have.
+const partLen = 4 + 4
+
+// putEvent writes ev into the latest part of its hour.
 func (tx *Tx) putEvent(ev Event) error {
-	b, err := tx.bucket(bucketTrace)
-	if err != nil {
-		return err
-	}
 	key, err := traceKey(ev.TraceID)
 	if err != nil {
 		return err
@@ -40,17 +56,65 @@ func (tx *Tx) putEvent(ev Event) error {
 	if err != nil {
 		return err
 	}
-	slot, err := tx.slot(b, hour, true)
+	slot, err := tx.tracePart(hour)
 	if err != nil {
 		return err
 	}
-	slot.FillPercent = orderedFill
 	seq, err := tx.sequence(slot, 0)
 	if err != nil {
 		return err
 	}
 	key = append(key, millisKey(ev.At)...)
 	return tx.put(slot, append(key, u32(uint32(seq))...), encodeEvent(ev))
+}
+
+// tracePart returns the part of an hour that takes the next event.
+func (tx *Tx) tracePart(hour uint32) (*bolt.Bucket, error) {
+	if p := tx.part; p.bucket != nil && p.hour == hour && p.bucket.Sequence() < partEvents {
+		return p.bucket, nil
+	}
+	b, err := tx.bucket(bucketTrace)
+	if err != nil {
+		return nil, err
+	}
+	name := u32(hour)
+	if last := lastPart(b, name); last != nil {
+		name = last
+		if b.Bucket(last).Sequence() >= partEvents {
+			name = nextPart(last)
+		}
+	}
+	slot, err := tx.named(b, name)
+	if err != nil {
+		return nil, err
+	}
+	slot.FillPercent = orderedFill
+	tx.part = tracePart{hour, slot}
+	return slot, nil
+}
+
+// lastPart is the name of the latest part of hour, nil if there is none.
+func lastPart(b *bolt.Bucket, hour []byte) []byte {
+	c := b.Cursor()
+	behind := append(hour[:4:4], bytes.Repeat([]byte{0xff}, partLen-4)...)
+	k, _ := c.Seek(behind)
+	if k == nil {
+		k, _ = c.Last()
+	} else {
+		k, _ = c.Prev()
+	}
+	if !bytes.HasPrefix(k, hour) {
+		return nil
+	}
+	return clone(k)
+}
+
+func nextPart(name []byte) []byte {
+	n := uint32(1)
+	if len(name) == partLen {
+		n += binary.BigEndian.Uint32(name[4:])
+	}
+	return append(name[:4:4], u32(n)...)
 }
 
 // texts are what an event's value holds, in this order; the rest is its key.
@@ -111,8 +175,8 @@ func (tx *Tx) TraceOf(traceID string) ([]Event, error) {
 	}
 	var events []Event
 	c := b.Cursor()
-	for hour, _ := c.First(); hour != nil; hour, _ = c.Next() {
-		slot := b.Bucket(hour)
+	for part, _ := c.First(); part != nil; part, _ = c.Next() {
+		slot := b.Bucket(part)
 		if slot == nil {
 			continue
 		}
@@ -125,11 +189,13 @@ func (tx *Tx) TraceOf(traceID string) ([]Event, error) {
 			return nil, err
 		}
 	}
+	// What was done first may have been handed in later, and lie in a later part.
+	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	return events, nil
 }
 
 // PruneTrace drops the hours that ended more than seven days before now, each
-// as a whole.
+// part as a whole.
 func (tx *Tx) PruneTrace(now time.Time) error {
 	b, err := tx.bucket(bucketTrace)
 	if err != nil {

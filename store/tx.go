@@ -40,6 +40,7 @@ type Tx struct {
 	// The parts of two buckets, once they were asked for.
 	outboxParts outboxBuckets
 	heldParts   heldBuckets
+	part        tracePart // the one that took the latest event
 }
 
 // bucket returns the bucket at path, from the root down.
@@ -77,10 +78,11 @@ func (tx *Tx) put(b *bolt.Bucket, key, value []byte) error {
 
 // delete removes key, which need not exist, and reports whether it did.
 func (tx *Tx) delete(b *bolt.Bucket, key []byte) (bool, error) {
-	if b.Get(key) == nil {
+	c := b.Cursor()
+	if k, _ := c.Seek(key); !bytes.Equal(k, key) {
 		return false, nil
 	}
-	if err := b.Delete(key); err != nil {
+	if err := c.Delete(); err != nil {
 		return false, fault.Wrap(err, fault.Internal, "a record could not be removed from the store; see the log")
 	}
 	tx.changes++
@@ -117,7 +119,15 @@ func (tx *Tx) sequence(b *bolt.Bucket, want uint64) (uint64, error) {
 // hour), nil if there is none and create is false.
 func (tx *Tx) slot(b *bolt.Bucket, number uint32, create bool) (*bolt.Bucket, error) {
 	name := u32(number)
-	if s := b.Bucket(name); s != nil || !create {
+	if !create {
+		return b.Bucket(name), nil
+	}
+	return tx.named(b, name)
+}
+
+// named returns the nested bucket of b of that name, a new one if there is none.
+func (tx *Tx) named(b *bolt.Bucket, name []byte) (*bolt.Bucket, error) {
+	if s := b.Bucket(name); s != nil {
 		return s, nil
 	}
 	s, err := b.CreateBucket(name)

@@ -15,8 +15,8 @@ const (
 	// riderCap bounds what Later keeps while writes fail.
 	riderCap = 64 * riderLimit
 	// eventBatch is how many trace events wait before they are committed. They
-	// are gathered: their keys lie all over the hour, so each commit that takes
-	// a few writes as many pages.
+	// are gathered: their keys lie all over their part of the hour, so each
+	// commit that takes a few writes as many pages.
 	eventBatch = 2048
 	// eventCap bounds the trace that waits for a commit.
 	eventCap = 4 * eventBatch
