@@ -124,3 +124,30 @@ func TestAnInterruptedMoveSaysSo(t *testing.T) {
 	}
 	o.Release()
 }
+
+// Fails when a publish channel that ends right after its confirm, which closes
+// the channel of returns, reads as a queue that is not there; or when one that is
+// not there does not.
+func TestAClosedChannelIsNoReturnedLetter(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	o := fl.oldQueues()
+	_, ch := stranger(t, fl.uri)
+	queue := migrations.QueueOf("w" + fl.prefix + ":p1")
+	if err := o.Mark(t.Context(), queue, "mark", "text"); err != migrations.ErrNoQueue {
+		t.Errorf("without the queue it reads %v", err)
+	}
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := rabbit.Sweep(fl.uri, []string{queue}, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	closed := make(chan amqp.Return)
+	close(closed)
+	o.returns = closed
+	if err := o.Mark(t.Context(), queue, "mark", "text"); err != nil {
+		t.Errorf("a mark that was stored reads %v", err)
+	}
+}

@@ -214,6 +214,7 @@ var Points = []Point{
 	{"control.stop.heard", Sender, stop, Ordinary},
 
 	// Mail of the old daemon on its way to a main.
+	{"migrate.marked", Mover, upgrade, Ordinary},
 	{"migrate.taken", Mover, upgrade, Ordinary},
 	{"migrate.numbered", Mover, upgrade, Ordinary},
 	{"migrate.delivered", Mover, upgrade, Ordinary},
