@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"fleetd/fabric/envelope"
@@ -12,6 +13,10 @@ import (
 // headerDetail carries in which way a spawn or a stop failed, beside the code
 // in reason. A gateway that does not know it has the code.
 const headerDetail = "detail"
+
+// detail is what headerDetail may hold: codes, because it is told to an agent in
+// words of our own, and another host's text must not stand there.
+var detail = regexp.MustCompile(`^[A-Z][A-Z0-9_]*( [A-Z][A-Z0-9_]*)?$`)
 
 // The ways in which a launch fails.
 const (
@@ -58,7 +63,11 @@ func outcomeOf(env *envelope.Envelope) outcome {
 	if env.Kind == envelope.Spawned {
 		return outcome{spawned: true}
 	}
-	return outcome{failure: &Failure{Code: fault.Code(env.Reason), Detail: env.Headers[headerDetail]}}
+	f := &Failure{Code: fault.Code(env.Reason), Detail: env.Headers[headerDetail]}
+	if !detail.MatchString(f.Detail) {
+		f.Detail = ""
+	}
+	return outcome{failure: f}
 }
 
 // sentence is a failed spawn in words, for whoever asked for it.
