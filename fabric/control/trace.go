@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
@@ -193,8 +194,16 @@ func (t *Traced) hear(w word) {
 	}
 }
 
-// short keeps one host's word from crowding out all others'.
-func short(s string) string { return strings.ToValidUTF8(s[:min(len(s), tracedText)], "") }
+// short keeps one host's word from crowding out all others', and from looking
+// like lines of theirs.
+func short(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, strings.ToValidUTF8(s[:min(len(s), tracedText)], ""))
+}
 
 // onTrace answers a TRACE in the background: any host that is trusted is told
 // what happened to a flow here. It never holds a body.
