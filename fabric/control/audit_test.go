@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -151,5 +152,20 @@ func TestWhatWasDoneIsWrittenOnce(t *testing.T) {
 		if seen[act] != n {
 			t.Errorf("%q is written %d times, want %d", act, seen[act], n)
 		}
+	}
+}
+
+// Fails when a host that may spawn here buries what was done under the text of
+// its requests: the log is bounded in bytes.
+func TestARequestsTextIsNotInTheAuditLog(t *testing.T) {
+	t.Attr("threat", "G8")
+	w := newWorld(t)
+	b := w.hosts["hostb"]
+	long := w.hosts["hosta"].request(envelope.Spawn, lead, "hostb", newID(), strings.Repeat("a", 32), time.Now().Add(hang), nil)
+	long.Body = []byte(`{"profile":"` + strings.Repeat("x", 200<<10) + `"}`)
+	w.bring(envelope.LaneControl, long)
+	await(t, "its act", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.acts) > 0 })
+	if a := b.acts[0]; a.Outcome != actRefused || a.Code != fault.ProfileUnknown || len(a.Profile) > 63 {
+		t.Errorf("%s %s, with a profile of %d bytes", a.Outcome, a.Code, len(a.Profile))
 	}
 }

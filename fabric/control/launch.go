@@ -94,8 +94,11 @@ func (c *Control) permitted(env *envelope.Envelope) (store.Spawn, Profile, *Fail
 	if err := json.Unmarshal(env.Body, &body); err != nil || !envelope.ValidGID(env.SpawnID) {
 		return rec, Profile{}, &Failure{Code: fault.BadRequest, Cause: err}
 	}
-	rec.Profile, rec.Name, rec.Groups = body.Profile, body.Name, body.Groups
-	p, known := c.cfg.Profiles[rec.Profile]
+	p, known := c.cfg.Profiles[body.Profile]
+	if known || envelope.ValidName(body.Profile) { // else it is any text, of any length, and would stand in the audit log
+		rec.Profile = body.Profile
+	}
+	rec.Name, rec.Groups = body.Name, body.Groups
 	if !known || !p.Remote {
 		return rec, Profile{}, &Failure{Code: fault.ProfileUnknown}
 	}
