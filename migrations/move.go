@@ -26,7 +26,7 @@ type Row struct {
 	Inbox     string `json:"inbox,omitempty"`   // the queue of that main
 	Problem   string `json:"problem,omitempty"` // why nothing can be moved
 	// Foreign: nobody on this host knows the pane, so the queue may be another
-	// host's. It is never deleted.
+	// host's. It is left alone.
 	Foreign bool `json:"foreign,omitempty"`
 }
 
@@ -77,6 +77,9 @@ func (m *Mover) Move(ctx context.Context, rows []Row) ([]Count, error) {
 	counts := []Count{}
 	var first error
 	for _, row := range rows {
+		if row.Foreign {
+			continue
+		}
 		c, err := m.queue(ctx, row)
 		if err != nil {
 			c.Problem = fault.From(err).Sentence
@@ -120,7 +123,7 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 		r.count.Left = 0
 		err = m.Journal.holding(row.Queue)
 	}
-	if err == nil && m.Delete && !row.Foreign && !r.unsure {
+	if err == nil && m.Delete && !r.unsure {
 		failpoint.Hit("migrate.delete.before")
 		r.count.Deleted, err = m.Broker.Delete(ctx, row.Queue)
 		failpoint.Hit("migrate.delete.after")

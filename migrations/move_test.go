@@ -249,6 +249,30 @@ func TestLoginsAndRights(t *testing.T) {
 	if c, err := w.runAt(as("sesame"), nil); !fault.Is(err, fault.NotAllowed) || !strings.Contains(err.Error(), w.queue()) || c.Left != 2 {
 		t.Errorf("without the right to read it came to %+v, %v", c, err)
 	}
+	two := w.theirs("two") // beside it a queue for which there is no right
+	sent2 := numbered(1)
+	if err := w.ch.PublishWithContext(ctx, "", two, false, false, sent2[0]); err != nil {
+		t.Fatal(err)
+	}
+	w.ready(two, 1)
+	ctl("set_permissions", "gwa", ".*", ".*", strings.ReplaceAll("^"+two+"$", ".", `\.`))
+	row := w.row()
+	row.Queue = two
+	b := w.dial(as("sesame"))
+	j, err := migrations.OpenJournal(w.journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Now: time.Now, Patience: time.Second}
+	counts, err := m.Move(ctx, []migrations.Row{w.row(), row})
+	if !fault.Is(err, fault.NotAllowed) || len(counts) != 2 || counts[0].Left != 2 || counts[0].Problem == "" || counts[1].Moved != 1 {
+		t.Errorf("with the right to read one of two it came to %+v, %v", counts, err)
+	}
+	b.Close()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.inOrder(sent2)
 	ctl("set_permissions", "gwa", ".*", "^$", ".*")
 	if c, err := w.runAt(as("sesame"), nil); !fault.Is(err, fault.BrokerRefused) || c.Left != 2 {
 		t.Errorf("without the right to publish it came to %+v, %v", c, err)
@@ -267,7 +291,7 @@ func TestLoginsAndRights(t *testing.T) {
 	}
 	ctl("set_user_tags", "gwa", "management")
 	found, err := user("sesame")
-	if err != nil || len(found) != 1 || found[0] != w.queue() { // and not the inbox of the main
+	if err != nil || len(found) != 2 || !slices.Contains(found, w.queue()) { // and not the inbox of the main
 		t.Errorf("the management API finds %q, %v", found, err)
 	}
 	if c, err := w.runAt(as("sesame"), nil); err != nil || c.Moved != 2 {

@@ -94,7 +94,7 @@ func (d diagnosis) queues(ctx context.Context, out *mcp.Diagnosis) {
 	if out.DeadLetters, err = d.g.fabric.DeadCount(ctx); err != nil {
 		out.Notes = append(out.Notes, fmt.Sprintf("the dead letters could not be counted (%v)", err))
 	}
-	old := d.g.oldQueues(ctx)
+	old, _ := d.g.oldQueues(ctx)
 	if ctx.Err() != nil {
 		out.Notes = append(out.Notes, "the broker did not answer in time which queues of the old daemon hold mail")
 	}

@@ -11,8 +11,12 @@ import (
 	"fleetd/migrations"
 )
 
-// oldEvery is how often a running daemon looks for mail of the old one.
-const oldEvery = 10 * time.Minute
+// oldEvery is how often a running daemon looks for mail of the old one; oldSoon
+// where herdr could not say which panes it has.
+const (
+	oldEvery = 10 * time.Minute
+	oldSoon  = 5 * time.Second
+)
 
 // oldMail says which queues of the old daemon still hold mail for this host:
 // once the broker link is up, and again when it changed.
@@ -28,8 +32,11 @@ func (g *gateway) oldMail(ctx context.Context) error {
 		if g.fabric.State().Phase != fabric.Connected {
 			continue
 		}
-		wait = oldEvery
-		for pane, q := range g.oldQueues(ctx) {
+		queues, all := g.oldQueues(ctx)
+		if wait = oldEvery; !all {
+			wait = oldSoon
+		}
+		for pane, q := range queues {
 			if q.Ready > 0 && said[pane] != q.Ready && q.Consumers == 0 {
 				g.log.Warn("a queue of the old daemon still holds mail; move it with `bridged migrate`", "queue", migrations.QueueOf(pane), "messages", q.Ready)
 			}
@@ -38,24 +45,25 @@ func (g *gateway) oldMail(ctx context.Context) error {
 	}
 }
 
-// oldQueues looks at the old daemon's queues of this host, by pane. What is not
-// there is an empty one.
-func (g *gateway) oldQueues(ctx context.Context) map[string]migrations.Queue {
-	all := map[string]migrations.Queue{}
-	for _, pane := range g.panes(ctx) {
+// oldQueues looks at the old daemon's queues of this host, by pane; whether at
+// all of them. What is not there is an empty one.
+func (g *gateway) oldQueues(ctx context.Context) (queues map[string]migrations.Queue, all bool) {
+	panes, all := g.panes(ctx)
+	queues = map[string]migrations.Queue{}
+	for _, pane := range panes {
 		q, err := g.fabric.OldQueue(ctx, migrations.QueueOf(pane))
 		if err != nil {
 			g.log.Debug("an old queue could not be looked at", "pane", pane, "error", err)
 			continue
 		}
-		all[pane] = q
+		queues[pane] = q
 	}
-	return all
+	return queues, all
 }
 
-// panes are those that herdr has and those of registered workers.
-func (g *gateway) panes(ctx context.Context) []string {
-	var ids []string
+// panes are those that herdr has and those of registered workers; these alone
+// where herdr does not answer.
+func (g *gateway) panes(ctx context.Context) (ids []string, all bool) {
 	for _, e := range g.inbox.Entities() {
 		if e.Pane != "" && !inbox.Ended(e) {
 			ids = append(ids, e.Pane)
@@ -69,5 +77,5 @@ func (g *gateway) panes(ctx context.Context) []string {
 		ids = append(ids, p.PaneID)
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids)
+	return slices.Compact(ids), err == nil
 }
