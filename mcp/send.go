@@ -49,10 +49,11 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 }
 
 // because is the flow that a worker's message continues: that of the brief it
-// works on, where there is one and no other (design §4). A main's begins a flow
-// of its own, but counts on from the brief that it was given last, so that two
-// mains that write because of each other are stopped. What answers a message of
-// its own does not count: who hands out one task after the other is no loop.
+// works on, where there is one and no other (design §4). With several open, as a
+// worker has that never answers, and of a main it begins a flow of its own, but
+// counts on from the brief that was given last, so that those who write because
+// of each other are stopped. What answers a message of its own does not count:
+// who hands out one task after the other is no loop.
 func (c *Conversation) because(who Caller) (trace string, hops int, err error) {
 	if who.Kind != inbox.Worker {
 		if last, found := c.Mailbox.GivenLast(who.GID); found {
@@ -61,10 +62,14 @@ func (c *Conversation) because(who Caller) (trace string, hops int, err error) {
 		return "", 0, nil
 	}
 	open, err := c.Mailbox.OpenBriefs(who.GID)
-	if err != nil || len(open) != 1 {
+	if err != nil || len(open) == 0 {
 		return "", 0, err
 	}
-	return open[0].TraceID, open[0].Hops + 1, nil
+	last := open[len(open)-1]
+	if len(open) > 1 {
+		return "", last.Hops + 1, nil
+	}
+	return last.TraceID, last.Hops + 1, nil
 }
 
 // sendWait is one open send: its waiter among the caller's mail, and its watch

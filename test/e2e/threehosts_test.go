@@ -98,18 +98,21 @@ func TestAConversationOverThreeHosts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 8*bound)
 	defer cancel()
 	s := threeHosts(t, ctx)
+	var circle func(*testing.T, context.Context, *trio)
 	for _, part := range []struct {
 		name string
 		run  func(*testing.T, context.Context, *trio)
 	}{
+		{"a broadcast with one line cut", aBroadcastInParts},
+		{"agents begin a circle", func(t *testing.T, ctx context.Context, s *trio) { circle = agentsInACircle(t, ctx, s) }},
 		{"mains and an orchestrator", mainsTalk},
 		{"one main in two clients", oneMainTwice},
 		{"two questions at once", twoQuestions},
 		{"a question to a third", aQuestionToAThird},
 		{"any of a group", anyOverHosts},
-		{"a broadcast with one line cut", aBroadcastInParts},
 		{"mail announced in a pane", announcedInItsPane},
 		{"an echo among three", anEchoAmongThree},
+		{"the circle is stopped", func(t *testing.T, ctx context.Context, s *trio) { circle(t, ctx, s) }},
 		{"a trace, and a host that is gone", aTraceOfThree},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(t, ctx, s) }) {
@@ -456,6 +459,58 @@ func anEchoAmongThree(t *testing.T, ctx context.Context, s *trio) {
 	defer mu.Unlock()
 	if thanks != 32 {
 		t.Errorf("%d thanks went round, want 32", thanks)
+	}
+}
+
+// agentsInACircle has three agents on three hosts, each of which thanks the next
+// for whatever it is given, begin; what it returns demands that they were
+// stopped. All that is done meanwhile is the other traffic. Fails when they go
+// on for ever, when none of them sees why it was stopped, or when the stop comes
+// before its time.
+func agentsInACircle(t *testing.T, ctx context.Context, s *trio) (stopped func(*testing.T, context.Context, *trio)) {
+	t.Helper()
+	var ring []*fleet.Worker
+	for i, to := range []string{"circle-b@hostb", "circle-c@hostc", "circle-a@hosta"} {
+		name := []string{"circle-a", "circle-b", "circle-c"}[i]
+		ring = append(ring, addWorker(t, ctx, s.hosts[i], name, "--work", "10ms", "--replies", "-1",
+			"--call", fmt.Sprintf(`bridge_send {"to": %q, "content": "thank you"}`, to)))
+	}
+	for _, h := range s.hosts {
+		for _, w := range ring {
+			knows(t, ctx, h, w.Name)
+		}
+	}
+	if _, err := s.lead.Send(ctx, map[string]any{"to": "circle-a@hosta", "content": "hello"}); err != nil {
+		t.Fatal(err)
+	}
+	return func(t *testing.T, ctx context.Context, s *trio) {
+		eventually(t, ctx, func() error {
+			sent, stopped := 0, 0
+			for _, w := range ring {
+				events, err := w.Events()
+				if err != nil {
+					return err
+				}
+				for _, e := range events {
+					switch {
+					case e.Event != "call":
+					case e.Error == "":
+						sent++
+					case strings.Contains(e.Error, string(fault.Loop)):
+						stopped++
+					default:
+						t.Fatalf("the thanks of %s came to %s", w.Name, e.Error)
+					}
+				}
+			}
+			if sent > 32 || stopped > 1 {
+				t.Fatalf("%d thanks went round, want 32, and %d were stopped", sent, stopped)
+			}
+			if sent < 32 || stopped == 0 {
+				return fmt.Errorf("no end after %d thanks", sent)
+			}
+			return nil
+		})
 	}
 }
 
