@@ -48,9 +48,9 @@ func over(in store.Intent) error {
 	switch {
 	case in.Outcome == outcomeInjected || in.Outcome == outcomeReplied || in.Outcome == outcomeAbandoned:
 		return fault.New(fault.Conflict, "its recipient was given it after all (%s); nothing was sent. Purge the letter", in.Outcome)
-	case in.State != store.IntentEnded:
+	case in.State != store.IntentEnded && !in.Told:
 		return fault.New(fault.Conflict, "what became of it is still being asked; nothing was sent. Try again in a minute or two")
-	case in.OutcomeReason == string(fault.InDoubt):
+	case in.State != store.IntentEnded || in.OutcomeReason == string(fault.InDoubt):
 		return fault.New(fault.InDoubt, "nobody knows whether its recipient was given it; nothing was sent. Look at its pane, and send the content by hand if it is not there (message of %s)", time.UnixMilli(in.TS).UTC().Format(time.RFC3339))
 	}
 	return nil

@@ -29,6 +29,7 @@ func (w *world) expired() Sent {
 	w.after(10*time.Minute + time.Second)
 	w.died(s, "coder", "expired")
 	w.turn()
+	w.unseen(s, coder)
 	w.after(answerWait)
 	w.wantNotices(s.MsgID, "FAILED EXPIRED")
 	return s

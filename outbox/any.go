@@ -43,7 +43,7 @@ func (o *Outbox) choose(r Request, group string) (roster.Target, error) {
 	switch {
 	case err != nil:
 		return roster.Target{}, err
-	case k.To == "" || o.cfg.Now().Sub(time.UnixMilli(k.At)) >= keyLife:
+	case k.To == "" || o.moment().past.Sub(time.UnixMilli(k.At)) >= keyLife:
 		return o.pick(r.From, group)
 	}
 	return o.cfg.Directory.Resolve(k.To)
@@ -120,7 +120,7 @@ func busyness(e roster.EntityView) (busy int, able bool) {
 func (o *Outbox) queues() map[string]int {
 	n := map[string]int{}
 	for _, op := range o.open {
-		if op.kind().Brief() && !op.many() && !op.ended() {
+		if op.kind().Brief() && !op.many() && !op.ended() && !op.intent.Told {
 			n[op.intent.To]++
 		}
 	}

@@ -27,14 +27,15 @@ type peer struct {
 	boot   uint64
 	online bool
 	lag    time.Duration // how far its clock is behind ours
+	judged bool          // by what was heard of it since our start
 }
 
 // view is what the loop sees when it looks.
 type view struct {
-	now  time.Time
-	up   bool
-	down time.Duration            // for how long the link has been down
-	lag  map[string]time.Duration // of peers' clocks behind ours
+	moment
+	up    bool
+	down  time.Duration   // for how long the link has been down
+	peers map[string]peer // as they are known now
 }
 
 // look does what is due for everything that is open.
@@ -45,9 +46,19 @@ func (o *Outbox) look() {
 	if v.up {
 		o.resend()
 	}
+	stepped := v.steps != o.steps
+	o.steps = v.steps
 	for _, op := range o.open {
+		host := v.peers[op.intent.ToHost]
+		op.silent = op.silent && !host.online && op.gen == o.gen
+		if stepped && op.kind().Brief() && !op.ended() {
+			op.askNow(v.wall) // when it was asked, and when it is due, is not known any more
+		}
 		switch {
 		case op.ended() || op.ending || op.telling:
+		case op.intent.Told && v.steady && v.past.Sub(time.UnixMilli(op.intent.TS)) > horizon:
+			op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, outcomeVerdict, string(fault.InDoubt)
+			o.save(op) // its recipient has forgotten it too
 		case op.doubted && op.refused():
 			op.telling = o.later(func(ctx context.Context) { o.tellLate(ctx, op) })
 		case !op.kind().Brief() || op.many():
@@ -55,7 +66,7 @@ func (o *Outbox) look() {
 			op.telling = o.later(func(ctx context.Context) { o.lastWord(ctx, op, v) })
 		case v.up:
 			if fresh[op.intent.ToHost] {
-				op.askNow(v.now)
+				op.askNow(v.wall)
 			}
 			if q, due := op.due(v); due {
 				ask = append(ask, q)
@@ -73,7 +84,8 @@ func (o *Outbox) look() {
 // new or that are heard again are fresh: they may know more than they could say
 // (design §5).
 func (o *Outbox) view() (v view, fresh map[string]bool) {
-	v = view{now: o.cfg.Now(), up: o.connected(), lag: map[string]time.Duration{}}
+	up := o.cfg.Uptime()
+	v = view{moment: o.clock.look(o.cfg.Now(), up), up: o.connected(), peers: map[string]peer{}}
 	fresh = map[string]bool{}
 	var hosts []roster.HostView
 	if o.cfg.Broker != nil {
@@ -81,18 +93,18 @@ func (o *Outbox) view() (v view, fresh map[string]bool) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if v.up || o.linked.IsZero() { // without a link the wait for one begins with the first look
-		o.linked = v.now
+	if v.up || o.linked < 0 { // without a link the wait for one begins with the first look
+		o.linked = up
 	}
-	v.down = v.now.Sub(o.linked)
+	v.down = up - o.linked
 	for _, h := range hosts {
 		old := o.peers[h.Host]
 		p := peer{boot: h.Boot, online: h.Local || h.State == roster.Online, lag: old.lag}
 		if h.Age >= 0 {
-			p.lag = max(0, -h.Offset)
+			p.lag, p.judged = max(0, -h.Offset), true
 		}
 		fresh[h.Host] = p.online && (!old.online || old.boot != p.boot)
-		o.peers[h.Host], v.lag[h.Host] = p, p.lag
+		o.peers[h.Host], v.peers[h.Host] = p, p
 	}
 	return v, fresh
 }
@@ -105,27 +117,29 @@ type question struct {
 }
 
 // over reports whether the last word on a message may be said: by his clock
-// its recipient can no longer be beginning to inject it.
+// its recipient can no longer be beginning to inject it. Not while our own may
+// be wrong.
 func (op *open) over(v view) bool {
-	return !v.now.Before(time.UnixMilli(op.intent.ExpiresAt).Add(lastGrace + v.lag[op.intent.ToHost]))
+	return v.steady && !v.wall.Before(time.UnixMilli(op.intent.ExpiresAt).Add(lastGrace+v.peers[op.intent.ToHost].lag))
 }
 
 // due says whether to ask now, and notes that it was asked; Outbox.mu is held.
 func (op *open) due(v view) (question, bool) {
 	in := &op.intent
-	switch {
-	case !op.asked.IsZero():
-		return question{}, false // that one decides
-	case op.over(v) || in.Outcome == outcomeDead:
-		op.asked, op.answered = v.now, false
+	switch decides := in.Outcome == outcomeDead || op.over(v); {
+	case decides && !op.asked.IsZero():
+		return question{}, false // wait for the answer
+	case decides:
+		op.asked, op.answered = v.wall, false
 		return question{op, *in, true}, true
 	case in.NextQuery == 0:
 		in.NextQuery = time.UnixMilli(in.TS).Add(firstQuery).UnixMilli()
 	}
-	if v.now.UnixMilli() < in.NextQuery {
+	op.asked = time.Time{} // its clock was judged anew: there is time left
+	if v.wall.UnixMilli() < in.NextQuery {
 		return question{}, false
 	}
-	op.asksNext(v.now)
+	op.asksNext(v.wall)
 	return question{op, *in, false}, true
 }
 
@@ -145,20 +159,27 @@ func (op *open) askNow(now time.Time) {
 
 // verdict is the end that this gateway says when the recipient has not: not
 // before he was asked once more, and never earlier, since an injection may be
-// under way (design §5). What lies dead on the broker is asked for as well.
-// Only where nobody could be asked for a day it is said without.
+// under way (design §5). What lies dead on the broker is asked for as well: who
+// was cut off before he could ack it may have injected it. Where he does not
+// answer, nobody knows, unless his host was never there to take it.
 func (op *open) verdict(v view) fault.Code {
-	dead := op.intent.Outcome == outcomeDead
+	in := &op.intent
+	dead := in.Outcome == outcomeDead
+	if !dead && !op.over(v) {
+		return ""
+	}
+	asked := v.up && !op.asked.IsZero() && v.wall.Sub(op.asked) >= answerWait
 	switch {
-	case v.up && !op.asked.IsZero() && v.now.Sub(op.asked) >= answerWait:
-		switch {
-		case dead:
-			return fault.Code(op.intent.OutcomeReason)
-		case op.answered:
-			return fault.Expired
+	case asked && dead && (op.answered || op.silent):
+		return fault.Code(in.OutcomeReason)
+	case asked && op.answered:
+		if !v.peers[in.ToHost].judged {
+			return "" // by his clock it may not be over; he is there, so that is known soon
 		}
-		return fault.InDoubt
-	case !v.up && !dead && op.over(v) && v.down > unreachable:
+		return fault.Expired
+	case in.Told:
+		return ""
+	case asked, !v.up && !dead && v.down > unreachable: // nobody could be asked for a day
 		return fault.InDoubt
 	}
 	return ""
@@ -203,8 +224,8 @@ func (o *Outbox) lastWord(ctx context.Context, op *open, v view) {
 	o.mu.Lock()
 	in, code := op.intent, op.verdict(v)
 	o.mu.Unlock()
-	if code == "" || in.State == store.IntentEnded {
-		return // a word came in between
+	if code == "" || in.State == store.IntentEnded || o.moment().steps != v.steps {
+		return // a word came in between, or a step of the clock
 	}
 	failpoint.Hit("outbox.verdict.before")
 	if err := o.notice(ctx, failed(in, code), in, true, outcomeVerdict); err != nil {

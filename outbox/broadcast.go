@@ -155,7 +155,7 @@ func (o *Outbox) earlier(b Broadcast) (env *envelope.Envelope, to []store.Recipi
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case !known || o.cfg.Now().Sub(time.UnixMilli(k.At)) >= keyLife:
+	case !known || o.moment().past.Sub(time.UnixMilli(k.At)) >= keyLife:
 		return env, nil, nil
 	case k.Hash != b.hash():
 		return nil, nil, conflict(b.Key)
@@ -319,7 +319,7 @@ func (o *Outbox) commitSpread(ctx context.Context, b Broadcast, env *envelope.En
 		in := whole
 		in.MsgID, in.Of, in.Recipients, in.Key = shareID(env.MsgID, s.GID), env.MsgID, nil, ""
 		in.To, in.ToHost, in.ToName, in.ToKind = s.GID, s.Host, s.Address(), s.Kind
-		ops = append(ops, &open{flight: true, pinned: true, away: s.HostState != roster.Online, intent: in})
+		ops = append(ops, &open{flight: true, pinned: true, away: s.HostState != roster.Online, silent: s.HostState != roster.Online, intent: in})
 	}
 	failpoint.Hit("outbox.cast.intent.before")
 	err := o.cfg.Store.Write(ctx, func(tx *store.Tx) error {

@@ -38,15 +38,16 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 		return err
 	}
 	if !found {
-		if !o.local.Owns(env.From) || o.cfg.Now().Sub(env.Sent()) > horizon {
+		if !o.local.Owns(env.From) || o.moment().past.Sub(env.Sent()) > horizon {
 			o.log.Warn("a brief of ours died, and nobody is left to be told", "msg", env.MsgID, "trace", env.TraceID, "reason", reason)
 			return nil
 		}
 		in = o.remembered(env)
+		in.Told = true // before it was forgotten, or it would not be
 	}
 	switch {
 	case in.Outcome == "", in.Outcome == outcomeAccepted, in.Outcome == outcomeDead:
-	case in.Outcome == outcomeVerdict && in.OutcomeReason == string(fault.InDoubt):
+	case unknown(in):
 	default:
 		return nil // its end is known and told
 	}
@@ -66,8 +67,8 @@ func (o *Outbox) dead(ctx context.Context, in store.Intent, code fault.Code) err
 	}
 	if op.ended() {
 		op.intent.State, op.intent.EndedAt = store.IntentAccepted, 0
-		op.doubted = in.Outcome == outcomeVerdict
 	}
+	op.doubted = op.doubted || op.intent.Told
 	if op.intent.Outcome != outcomeDead {
 		op.asked = time.Time{}
 	}

@@ -1,10 +1,13 @@
 package outbox
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
 	"fleetd/fault"
 )
 
@@ -18,6 +21,14 @@ func (w *world) died(s Sent, to, reason string) {
 		}
 	}
 	w.t.Fatalf("%s was never published", s.MsgID)
+}
+
+// unseen is the recipient's gateway answering that a message has not arrived.
+func (w *world) unseen(s Sent, gid string) {
+	w.t.Helper()
+	e := report(envelope.Deferred, reasonUnseen, s.MsgID)
+	e.From, e.To = gid, envelope.GatewayAddress("hosta")
+	must(w.t, w.out.Signal(context.Background(), e))
 }
 
 // Fault: a dead letter believed before its recipient was asked, told twice,
@@ -38,6 +49,7 @@ func TestADeadLetterIsToldOnceItsRecipientWasAsked(t *testing.T) {
 				if w.broker.queries(s.MsgID) != 1 {
 					t.Fatalf("%s: asked %d times", to, w.broker.queries(s.MsgID))
 				}
+				w.unseen(s, w.dir.who[to].GID)
 				w.after(answerWait - time.Second)
 				w.wantNotices(s.MsgID)
 				w.after(time.Second)
@@ -108,6 +120,11 @@ func TestADeadLetterClearsUpADoubt(t *testing.T) {
 	w.after(5 * time.Minute)
 	w.wantNotices(s.MsgID, "FAILED IN_DOUBT")
 	w.died(s, "coder", "expired")
+	w.after(time.Minute) // no answer to that is no news
+	w.wantNotices(s.MsgID, "FAILED IN_DOUBT")
+	w.dir.host(func(h *roster.HostView) { h.Boot++ })
+	w.turn()
+	w.unseen(s, coder)
 	w.after(time.Minute)
 	w.wantNotices(s.MsgID, "FAILED IN_DOUBT", "FAILED EXPIRED")
 	w.signal(envelope.Failed, "NOT_INJECTED", s.MsgID) // the recipient knows better, and that is seen too
@@ -134,6 +151,8 @@ func TestADeadLetterOfAForgottenMessage(t *testing.T) {
 			t.Errorf("a dead %s of %s is kept", e.Kind, e.Sent())
 		}
 	}
+	w.turn()
+	w.unseen(Sent{MsgID: late.MsgID}, coder)
 	w.after(time.Minute)
 	w.wantNotices(late.MsgID, "FAILED EXPIRED")
 	w.wantNotices(ancient.MsgID)
@@ -155,6 +174,117 @@ func TestADeadLetterWaitsForTheLink(t *testing.T) {
 	w.after(40 * time.Hour)
 	w.wantNotices(s.MsgID)
 	w.reconnect()
+	w.unseen(s, coder)
 	w.after(answerWait)
 	w.wantNotices(s.MsgID, "FAILED "+string(fault.Expired))
+}
+
+// Fault: the silence of a host that may have injected a brief before it could
+// ack it taken for proof that it never will; or nobody asked any more once it
+// is back, also by the next run; or IN_DOUBT told twice.
+func TestWhoIsCutOffMayHaveInjectedWhatDied(t *testing.T) {
+	for name, c := range map[string]struct {
+		back func(*world, Sent)
+		want []string
+	}{
+		"it did":          {func(w *world, s Sent) { w.answers(envelope.Injected, "", s.MsgID) }, []string{"FAILED IN_DOUBT", "INJECTED"}},
+		"it never saw it": {func(w *world, s Sent) { w.unseen(s, coder) }, []string{"FAILED IN_DOUBT", "FAILED EXPIRED"}},
+		"it has it still": {func(w *world, s Sent) { w.answers(envelope.Deferred, "BUSY", s.MsgID) }, []string{"FAILED IN_DOUBT", "FAILED EXPIRED"}},
+		"still silent":    {func(*world, Sent) {}, []string{"FAILED IN_DOUBT"}},
+	} {
+		for _, dies := range []bool{true, false} {
+			for _, crash := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s dead=%v crash=%v", name, dies, crash), func(t *testing.T) {
+					w := newWorld(t)
+					w.turn()
+					s := w.sent(Request{Life: time.Minute})
+					w.signal(envelope.Deferred, "BUSY", s.MsgID)
+					w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown })
+					w.after(time.Minute)
+					if dies {
+						w.died(s, "coder", "expired")
+					}
+					w.after(10 * time.Minute)
+					w.wantNotices(s.MsgID, "FAILED IN_DOUBT")
+					if crash {
+						w.fall()
+						w.reconnect()
+					}
+					w.clock.add(6 * 24 * time.Hour)
+					w.after(time.Minute)
+					before := w.broker.queries(s.MsgID)
+					w.dir.host(func(h *roster.HostView) { h.State = roster.Online })
+					w.turn()
+					if got := w.broker.queries(s.MsgID); got != before+1 {
+						t.Fatalf("asked %d times when it was back, want once", got-before)
+					}
+					c.back(w, s)
+					w.after(time.Hour)
+					w.wantNotices(s.MsgID, c.want...)
+					w.clock.add(3 * 24 * time.Hour) // by then it is forgotten there
+					w.after(time.Minute)
+					must(t, w.store.Flush(t.Context()))
+					w.after(time.Minute)
+					if n := len(w.out.open); n != 0 {
+						t.Errorf("%d intents never end", n)
+					}
+					w.wantNotices(s.MsgID, c.want...)
+				})
+			}
+		}
+	}
+}
+
+// Fault: IN_DOUBT said of what lay in the inbox of a host that was never there
+// to take it, or a reason where it may have been while nobody here could see.
+func TestWhatDiedUnderAHostThatWasNeverThere(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(*world)
+		want      string
+	}{
+		"away": {func(*world) {}, "FAILED EXPIRED"},
+		"back for a while": {func(w *world) {
+			w.dir.host(func(h *roster.HostView) { h.State = roster.Online })
+			w.turn()
+			w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown })
+		}, "FAILED IN_DOUBT"},
+		"we were away": {func(w *world) { w.broker.cut(); w.after(time.Minute); w.reconnect() }, "FAILED IN_DOUBT"},
+		"we were dead": {func(w *world) { w.crash() }, "FAILED IN_DOUBT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown })
+			w.turn()
+			s := w.sent(Request{Life: time.Hour, QueueIfOffline: true})
+			w.turn()
+			c.meanwhile(w)
+			w.after(time.Hour)
+			w.died(s, "coder", "expired")
+			w.after(time.Minute)
+			w.wantNotices(s.MsgID, c.want)
+		})
+	}
+}
+
+// Fault: whoever has an old letter of ours has its sender told that a brief
+// failed, or may have, of which he has long known what became.
+func TestAnOldLetterIsNoNewsWhileItsRecipientIsSilent(t *testing.T) {
+	w := newWorld(t)
+	w.turn()
+	s := w.sent(Request{Life: time.Minute})
+	w.signal(envelope.Injected, "", s.MsgID)
+	w.wantNotices(s.MsgID, "INJECTED")
+	w.after(25 * time.Hour) // and it is forgotten
+	w.out.prune(w.clock.Now())
+	must(t, w.store.Flush(t.Context()))
+	w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown })
+	for _, crash := range []bool{false, true} {
+		w.died(s, "coder", "expired")
+		if crash {
+			w.fall()
+			w.reconnect()
+		}
+		w.after(time.Hour)
+		w.wantNotices(s.MsgID, "INJECTED")
+	}
 }

@@ -52,18 +52,33 @@ type tester interface {
 }
 
 // clock is a clock that the test moves.
-type clock struct {
+type fakeClock struct {
 	mu  sync.Mutex
 	now time.Time
+	up  time.Duration
 }
 
-func (c *clock) Now() time.Time {
+func (c *fakeClock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-func (c *clock) add(d time.Duration) {
+func (c *fakeClock) Uptime() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.up
+}
+
+// add lets d pass.
+func (c *fakeClock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now, c.up = c.now.Add(d), c.up+d
+}
+
+// step has somebody set the wall clock.
+func (c *fakeClock) step(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(d)

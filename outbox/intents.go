@@ -7,6 +7,7 @@ import (
 
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
+	"fleetd/fault"
 	"fleetd/store"
 	"fleetd/test/failpoint"
 )
@@ -43,6 +44,7 @@ type open struct {
 	word    fabric.Outcome // the broker's latest word
 	gen     uint64         // of the link over which it was written last; 0: it was not
 	away    bool           // its recipient's host was not seen alive
+	silent  bool           // nor since, over one and the same link
 	doubted bool           // its sender was told IN_DOUBT: whatever comes is news to him
 	ending  bool           // its end is being committed with a notice
 	telling bool           // its end is with a worker
@@ -64,6 +66,12 @@ func wire(in store.Intent) string {
 		return in.Of
 	}
 	return in.MsgID
+}
+
+// unknown reports whether its sender was told that nobody knows what became of
+// it. Its recipient may say so later, and is asked whenever he is new.
+func unknown(in store.Intent) bool {
+	return in.Outcome == outcomeVerdict && in.OutcomeReason == string(fault.InDoubt)
 }
 
 // awaits reports whether the intent stays open when it was accepted: only of a
@@ -93,7 +101,7 @@ func (o *Outbox) Load() error {
 			o.cfg.Store.Later(func(tx *store.Tx) error { return keepIntent(tx, in) })
 			continue
 		}
-		op := &open{intent: in, doubted: in.State == store.IntentIntended || in.State == store.IntentInDoubt}
+		op := &open{intent: in, doubted: in.State == store.IntentIntended || in.State == store.IntentInDoubt || in.Told}
 		o.keep(op)
 		o.fallBehind(op)
 	}

@@ -21,6 +21,9 @@ func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent,
 		env.Signer = in.ToHost
 		in.Body, in.State, in.EndedAt = nil, store.IntentEnded, o.cfg.Now().UnixMilli()
 		in.Outcome, in.OutcomeReason = outcome, r.Reason
+		if unknown(in) { // its recipient is asked as long as he can know
+			in.State, in.EndedAt, in.Told = store.IntentAccepted, 0, true
+		}
 	}
 	failpoint.Hit("outbox.notice.before")
 	err := o.local.Deliver(ctx, env, func(tx *store.Tx) error {
@@ -79,7 +82,9 @@ func (o *Outbox) endedWith(op *open, in store.Intent, err error) {
 		return
 	}
 	op.intent, op.undo = in, nil
-	o.finished(op)
+	if op.ended() {
+		o.finished(op)
+	}
 }
 
 // noticeID derives the id of a notice, so that told twice it is one. What this
@@ -88,6 +93,8 @@ func (o *Outbox) endedWith(op *open, in store.Intent, err error) {
 func noticeID(r envelope.Report, in store.Intent, outcome string) string {
 	kind := r.Kind
 	switch {
+	case in.Told && (outcome == outcomeVerdict || outcome == outcomeRefused):
+		kind = "SETTLED"
 	case in.Outcome == outcomeDead:
 		kind = "DEAD"
 	case outcome == outcomeVerdict || outcome == outcomeRefused:

@@ -122,6 +122,10 @@ func stateOf(sent Sent, in store.Intent) (Sent, error) {
 		sent.Outcome, sent.Reason = "failed", in.OutcomeReason
 	case outcomeAbandoned:
 		sent.Outcome, sent.Reason = "failed", string(fault.Abandoned)
+	case outcomeDead:
+		if in.Told {
+			sent.Outcome, sent.Reason = "failed", string(fault.InDoubt)
+		}
 	}
 	if in.Outcome != "" {
 		return sent, nil
@@ -141,7 +145,7 @@ func (o *Outbox) keyOf(gid, key string) (k store.Key, known bool, err error) {
 		k, known, err = tx.KeyOf(gid, key)
 		return err
 	})
-	return k, known && o.cfg.Now().Sub(time.UnixMilli(k.At)) < keyLife, err
+	return k, known && o.moment().past.Sub(time.UnixMilli(k.At)) < keyLife, err
 }
 
 // AnsweredUnder is the brief that gid answered, or is answering, under key. It

@@ -90,8 +90,9 @@ type Config struct {
 	PerPair      int           // briefs and questions of one entity to another in a minute; 0: no bound
 	Tick         time.Duration // between two looks at what is open; 0: 1 s
 	Now          func() time.Time
-	NewID        func() string // UUIDv7
-	NewTrace     func() string // 32 hex digits
+	Uptime       func() time.Duration // the monotonic clock, by which steps of Now are seen; nil: since New
+	NewID        func() string        // UUIDv7
+	NewTrace     func() string        // 32 hex digits
 	Logger       hclog.Logger
 }
 
@@ -100,6 +101,7 @@ type Outbox struct {
 	cfg   Config
 	log   hclog.Logger
 	local Local
+	clock clock
 
 	mu       sync.Mutex
 	order    uint64              // of the last intent
@@ -109,7 +111,8 @@ type Outbox struct {
 	lanes    map[string]*lane    // what has to be published again, by sender
 	moved    chan struct{}       // closed and replaced whenever a lane gets shorter
 	peers    map[string]peer     // by host
-	linked   time.Time           // when the link was last seen up
+	linked   time.Duration       // uptime when the link was last seen up; -1: nobody has looked
+	steps    int                 // of the clock, when the loop looked last
 	gen      uint64              // of the link: 1 at first, one more with each new one
 	watches  map[string][]*Watch // by msgID
 	calls    map[string]*call    // running, by entity and idempotency key
@@ -120,6 +123,8 @@ type Outbox struct {
 	turned                 time.Time
 
 	behind time.Duration // behindBound but in tests
+
+	pruned, prunedKeys time.Duration // uptime at which that was done last; the loop's own
 
 	turns  turns
 	pace   pace
@@ -145,13 +150,17 @@ func New(cfg Config) *Outbox {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Uptime == nil {
+		start := time.Now()
+		cfg.Uptime = func() time.Duration { return time.Since(start) }
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	return &Outbox{
 		cfg: cfg, log: cfg.Logger, open: map[string]*open{}, lanes: map[string]*lane{}, moved: make(chan struct{}),
 		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{}, picked: map[string]uint64{}, replied: map[string]struct{}{},
-		gen: 1, behind: behindBound, pace: pace{perMinute: cfg.PerPair}, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
+		gen: 1, linked: -1, behind: behindBound, pace: pace{perMinute: cfg.PerPair}, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -189,7 +198,6 @@ func (o *Outbox) Run(ctx context.Context) error {
 func (o *Outbox) watchOver(ctx context.Context) {
 	t := time.NewTicker(o.cfg.Tick)
 	defer t.Stop()
-	var pruned, keys time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -198,15 +206,20 @@ func (o *Outbox) watchOver(ctx context.Context) {
 		case <-o.wake:
 		}
 		o.look()
-		now := o.cfg.Now()
-		if now.Sub(pruned) >= pruneEvery {
-			pruned = now
-			o.prune(now)
-		}
-		if now.Sub(keys) >= keysEvery {
-			keys = now
-			o.pruneKeys(now)
-		}
+		o.tidy()
+	}
+}
+
+// tidy forgets what is old, from time to time.
+func (o *Outbox) tidy() {
+	now, up := o.moment().past, o.cfg.Uptime()
+	if o.pruned == 0 || up-o.pruned >= pruneEvery {
+		o.pruned = up
+		o.prune(now)
+	}
+	if o.prunedKeys == 0 || up-o.prunedKeys >= keysEvery {
+		o.prunedKeys = up
+		o.pruneKeys(now)
 	}
 }
 

@@ -244,7 +244,7 @@ func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, 
 	if err := o.paced(r); err != nil {
 		return err
 	}
-	op := &open{flight: true, pinned: true, away: away, undo: r.undo, intent: store.Intent{
+	op := &open{flight: true, pinned: true, away: away, silent: away, undo: r.undo, intent: store.Intent{
 		MsgID: env.MsgID, TraceID: env.TraceID, Kind: string(env.Kind), From: env.From, To: env.To,
 		ToHost: r.target.Host, ToName: to, ToKind: r.target.Kind, InReplyTo: env.InReplyTo,
 		Hops: env.Hops, TS: env.TS, ExpiresAt: env.ExpiresAt, State: store.IntentIntended, Body: env.Body, Key: r.Key,

@@ -141,6 +141,9 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 			return false
 		}
 		in := &op.intent
+		if unknown(*in) {
+			return false // it was told; the answer to the next question decides
+		}
 		if in.Outcome == outcomeDead {
 			in.Outcome = "" // what died was a copy
 			op.askNow(now)
@@ -221,7 +224,9 @@ func (o *Outbox) tellRefused(ctx context.Context, msgID string, code fault.Code)
 	switch in.Outcome {
 	case "", outcomeAccepted, outcomeDead:
 	default:
-		return nil // its end is known and told
+		if !unknown(in) {
+			return nil // its end is known and told
+		}
 	}
 	if kind := envelope.Kind(in.Kind); !kind.Brief() && kind != envelope.Reply {
 		o.log.Warn("a report cannot be delivered: the inbox of its reader is full or gone", "kind", kind,

@@ -113,7 +113,7 @@ func TestWhatTheStoreRefusedDidNotHappen(t *testing.T) {
 					until(t, "the disk is well", func() bool { return w.store.Healthy() == nil })
 				}
 				w.reconnect()
-				w.after(10 * time.Second)
+				w.after(answerWait / 2)
 				if got := len(w.broker.mail()) - sent; got != 0 {
 					t.Errorf("%d were sent that had been refused", got)
 				}

@@ -21,7 +21,7 @@ import (
 // Nothing runs by itself: turn does what the loop and the workers would.
 type world struct {
 	t      tester
-	clock  *clock
+	clock  *fakeClock
 	store  *store.Store
 	disk   string       // the folder of store
 	sick   *atomic.Bool // the syncs of its disk fail
@@ -40,7 +40,7 @@ func newWorld(t tester) *world {
 	st := runStore(t, disk, sick)
 	w := &world{
 		t: t, store: st, disk: disk, sick: sick,
-		clock:  &clock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
+		clock:  &fakeClock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
 		broker: &fakeBroker{late: map[string][]func(fabric.Outcome){}, gone: map[string]bool{}},
 		local:  &fakeLocal{store: st, owned: map[string]bool{boss: true, aide: true}, outcomes: map[string]string{}},
 		dir: &fakeDirectory{who: map[string]roster.Target{}, hosts: []roster.HostView{
@@ -95,7 +95,7 @@ func memory() string {
 func (w *world) boot() {
 	w.t.Helper()
 	w.out = New(Config{
-		Host: "hosta", Store: w.store, Directory: w.dir, Broker: w.broker, Now: w.clock.Now,
+		Host: "hosta", Store: w.store, Directory: w.dir, Broker: w.broker, Now: w.clock.Now, Uptime: w.clock.Uptime,
 		Sign:  func(e *envelope.Envelope) error { return e.Sign(signKey) },
 		NewID: newID, NewTrace: newTrace,
 	})

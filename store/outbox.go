@@ -58,6 +58,7 @@ type Intent struct {
 	EndedAt       int64             `json:",omitempty"` // Unix ms, 0 while open
 	NextQuery     int64             `json:",omitempty"` // Unix ms
 	Queries       int               `json:",omitempty"`
+	Told          bool              `json:",omitempty"` // an end was told before: that nobody knows is no news
 }
 
 // Recipient is one entry of an Intent that several entities receive.

@@ -204,6 +204,15 @@ func TestAnExpiredBriefIsSentAnew(t *testing.T) {
 	if err := b.Stop(); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, ctx, func() error { // else nobody knows whether it was there to take it
+		r, err := a.API("").Roster(ctx, mcp.RosterArgs{})
+		for _, e := range r.Entities {
+			if e.Name == "reviewer" && e.Status == "offline" {
+				return nil
+			}
+		}
+		return fmt.Errorf("reviewer is not seen offline: %+v, %v", r.Entities, err)
+	})
 	sent, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "read lexer.go", "expires_in_seconds": 5, "queue_if_offline": true})
 	if err != nil {
 		t.Fatal(err)
