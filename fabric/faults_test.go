@@ -3,6 +3,7 @@ package fabric
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -329,4 +330,46 @@ func diskAlarm(t *testing.T, node *rabbit.Node) {
 	alarm("1MB")
 	a.await(Connected)
 	a.converses(box, "after")
+}
+
+// Fails if a group that is joined while an inbox is being attached stays
+// unbound until the next time.
+func TestGroupsChangedWhileAttaching(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	a, proxy := fl.proxied("hosta")
+	gid := fl.entity("hosta")
+	box := a.attach(gid, func(i *Inbox) { i.Groups = []string{"old"} })
+	if err := a.link().con.deleteQueue(a.names.Inbox(gid)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the inbox is off", func() bool { return a.InboxState(gid).Status != InboxAttached })
+	proxy.Set(faultproxy.StallDown)
+	eventually(t, "the inbox is being attached", func() bool {
+		stacks := make([]byte, 1<<20)
+		all := string(stacks[:runtime.Stack(stacks, true)])
+		return strings.Contains(all, "(*inbox).consume") || a.InboxState(gid).Status == InboxAttached
+	})
+	a.mu.Lock()
+	a.groups[gid] = []string{"new"}
+	a.mu.Unlock()
+	changed := make(chan error, 1)
+	go func() { changed <- a.SetGroups(t.Context(), gid, []string{"new"}) }()
+	eventually(t, "the groups changed", func() bool {
+		a.Fabric.mu.Lock()
+		in := a.inboxes[gid]
+		a.Fabric.mu.Unlock()
+		return slices.Equal(in.snapshot().Groups, []string{"new"})
+	})
+	proxy.Set(faultproxy.Pass)
+	if err := got(t, "the end of the change", changed); err != nil {
+		t.Fatal(err)
+	}
+	a.converses(box, "it is attached")
+	for _, group := range []string{"old", "new"} {
+		a.publish(envelope.LaneMail, fl.letter(envelope.Broadcast, "hosta", gid, envelope.BroadcastKey(group), group), Confirmed)
+	}
+	box.take(t, "new")
+	if r := a.Refusals(); len(r) != 0 {
+		t.Errorf("the old group still delivers: %v", r)
+	}
 }

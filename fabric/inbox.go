@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -245,7 +246,9 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 	in.mu.Lock()
 	in.said = ""
 	in.mu.Unlock()
-	err = w.read(ctx, closes)
+	if err = in.rebind(ch, spec); err == nil {
+		err = w.read(ctx, closes)
+	}
 	in.set(InboxDetached)
 	w.end(err)
 	if ctx.Err() == nil || s.ctx.Err() != nil {
@@ -257,18 +260,37 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 }
 
 func (in *inbox) declare(ch *amqp.Channel, spec Inbox) error {
-	f := in.f
-	q := f.names.inboxQueue(spec.GID, f.inboxCap)
+	q := in.f.names.inboxQueue(spec.GID, in.f.inboxCap)
 	if err := q.declare(ch); err != nil {
 		return err
 	}
+	return in.bind(ch, spec)
+}
+
+// rebind binds what SetGroups changed since spec was taken: it leaves to the
+// attaching what is not attached yet.
+func (in *inbox) rebind(ch *amqp.Channel, spec Inbox) error {
+	for {
+		now := in.snapshot()
+		if slices.Equal(now.Groups, spec.Groups) {
+			return nil
+		}
+		if err := in.bind(ch, now); err != nil {
+			return err
+		}
+		spec = now
+	}
+}
+
+func (in *inbox) bind(ch *amqp.Channel, spec Inbox) error {
+	f, queue := in.f, in.f.names.Inbox(spec.GID)
 	for _, key := range spec.formerKeys() {
-		if err := ch.QueueUnbind(q.name, key, f.names.Msg(), nil); err != nil {
+		if err := ch.QueueUnbind(queue, key, f.names.Msg(), nil); err != nil {
 			return err
 		}
 	}
 	for _, key := range spec.keys() {
-		if err := ch.QueueBind(q.name, key, f.names.Msg(), false, nil); err != nil {
+		if err := ch.QueueBind(queue, key, f.names.Msg(), false, nil); err != nil {
 			return err
 		}
 	}
