@@ -40,6 +40,45 @@ func TestSocketIsPrivate(t *testing.T) {
 	}
 }
 
+// Fails if who only looks at a socket's place does not see what keeps a daemon
+// from listening there, or others from being kept out; or makes something.
+func TestALookAtTheSocketsPlace(t *testing.T) {
+	dir := filepath.Join(privateTemp(t), "new")
+	path := filepath.Join(dir, "b.sock")
+	if err := CheckSocket(path); err != nil {
+		t.Errorf("before a first start: %v", err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("the look made it: %v", err)
+	}
+	l, err := listenSocket(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := CheckSocket(path); err != nil {
+		t.Errorf("while a daemon listens: %v", err)
+	}
+	for at, mode := range map[string]os.FileMode{path: 0o660, dir: 0o711} {
+		if err := os.Chmod(at, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := CheckSocket(path); err == nil || !strings.Contains(err.Error(), "run: chmod") || !strings.HasSuffix(err.Error(), at) {
+			t.Errorf("%s with mode %o: %v", at, mode, err)
+		}
+		if err := os.Chmod(at, mode&0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckSocket(file); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("of a file: %v", err)
+	}
+}
+
 // Fails if a crashed daemon's socket keeps the next one from starting.
 func TestStaleSocketIsReplaced(t *testing.T) {
 	t.Attr("threat", "U3")

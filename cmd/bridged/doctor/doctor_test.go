@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"fleetd/fabric"
 	"fleetd/fault"
 	"fleetd/mcp"
+	"fleetd/mcp/api"
 )
 
 // fake is a daemon that says what the test wants.
@@ -148,5 +150,48 @@ func TestEachTroubleHasItsLine(t *testing.T) {
 		if Healthy(all) != (x.want.Level != Fail) {
 			t.Errorf("%s: healthy is %v: %+v", name, Healthy(all), all)
 		}
+	}
+}
+
+// While no daemon runs, people are told whether its port is free. Fails when a
+// bridged with another socket, another program and nobody are mixed up, or when
+// a token that the daemon does not know is taken for a good one.
+func TestWhoHasThePortAndTheToken(t *testing.T) {
+	says := ""
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := w.Write([]byte(says)); err != nil {
+			t.Error(err)
+		}
+	}))
+	p, d := well(t)
+	p.Broker.URI = ""
+	d.err = fault.Wrap(api.ErrNotRunning, fault.Internal, "bridged is not running on this host")
+	p.Config.Listen = strings.TrimPrefix(srv.URL, "http://")
+	look := func(level, what string) {
+		t.Helper()
+		all := Examine(t.Context(), p)
+		if !slices.ContainsFunc(all, func(f Finding) bool { return f.Check == "port" && f.Level == level && strings.Contains(f.What, what) }) {
+			t.Errorf("nothing says %s, %q: %+v", level, what, all)
+		}
+	}
+	says = `{"status":"alive"}`
+	look(Fail, "a bridged with another socket has "+p.Config.Listen)
+	says = "<html>"
+	look(Fail, "another program, or the old daemon, has "+p.Config.Listen)
+	srv.Close()
+	look(OK, p.Config.Listen+" is free")
+
+	p, _ = well(t)
+	p.Bearer = func(context.Context) (mcp.WhoamiResult, error) {
+		return mcp.WhoamiResult{Name: "main", Host: "hosta"}, nil
+	}
+	if all := Examine(t.Context(), p); !Healthy(all) {
+		t.Errorf("with a good token: %+v", all)
+	}
+	p.Bearer = func(context.Context) (mcp.WhoamiResult, error) {
+		return mcp.WhoamiResult{}, fault.New(fault.NotAuthenticated, "this token is not known here.")
+	}
+	if all := Examine(t.Context(), p); Healthy(all) {
+		t.Errorf("with a token that is not known: %+v", all)
 	}
 }
