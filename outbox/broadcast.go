@@ -37,6 +37,8 @@ type Spread struct {
 	// Away is why members on other hosts could not be reached; nil if they were,
 	// or there are none.
 	Away error
+
+	failed map[string]Share // members here that got no copy in process, by gid
 }
 
 // Share is how the message of a broadcast stands at one recipient.
@@ -49,7 +51,7 @@ type Share struct {
 // Outcomes of a share besides those of design §1.
 const (
 	ShareQueued  = "queued"   // in the durable inbox of somebody who fetches mail, or whose host is away
-	ShareInDoubt = "in_doubt" // the connection broke on the way; what became of it is asked
+	ShareInDoubt = "in_doubt" // the connection broke on the way, and what became of it is asked; or only the broker may bring it here
 	ShareNotSent = "not_sent" // Reason says why; the same key tries again, unless that is EXPIRED
 )
 
@@ -208,13 +210,36 @@ func (o *Outbox) spread(ctx context.Context, b Broadcast, env *envelope.Envelope
 		s.Away = o.publishSpread(ctx, env, shares)
 	}
 	o.conclude(store.Intent{MsgID: env.MsgID}, outcomeAccepted, "") // the shares go on
-	s.To, err = o.Shares(s)
-	for i, one := range s.To {
-		if cause := failed[one.GID]; cause != nil && one.Outcome == ShareNotSent {
-			s.To[i].Reason = string(fault.CodeOf(cause))
-		}
+	if s.failed, err = o.failures(env.MsgID, to, failed); err != nil {
+		return s, err
 	}
+	s.To, err = o.Shares(s)
 	return s, err
+}
+
+// failures says how the message stands at members here whose copy was refused.
+// Once it was published the broker brings them one, and that may go in.
+func (o *Outbox) failures(msgID string, to []Share, failed map[string]error) (map[string]Share, error) {
+	published := false
+	for _, s := range to {
+		if s.Local {
+			continue
+		}
+		in, found, err := o.intent(shareID(msgID, s.GID))
+		if err != nil {
+			return nil, err
+		}
+		published = published || found && in.Outcome != outcomeRefused
+	}
+	all := map[string]Share{}
+	for gid, cause := range failed {
+		outcome := ShareNotSent
+		if published && !fault.Is(cause, fault.PaneGone) {
+			outcome = ShareInDoubt
+		}
+		all[gid] = Share{Outcome: outcome, Reason: string(fault.CodeOf(cause))}
+	}
+	return all, nil
 }
 
 // members lists whom a broadcast is for: those of the roster and those it was
@@ -365,6 +390,9 @@ func (o *Outbox) Shares(s Spread) ([]Share, error) {
 			switch {
 			case one.Outcome == "":
 				one.Outcome = ShareNotSent
+				if f, refused := s.failed[one.GID]; refused {
+					one.Outcome, one.Reason = f.Outcome, f.Reason
+				}
 			case one.Outcome == "waiting" && one.Kind != worker:
 				one.Outcome, one.Reason = ShareQueued, ""
 			case one.Outcome == "waiting" && one.Reason == "", one.Outcome == "injecting":

@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -183,7 +185,7 @@ func TestOneMemberThatFailsIsToldAlone(t *testing.T) {
 	for _, one := range s.To {
 		want := ""
 		if one.GID == aide {
-			want = ShareNotSent + " INBOX_FULL"
+			want = ShareInDoubt + " INBOX_FULL" // the published copy comes here too
 		} else if one.GID == chief {
 			want = ShareQueued
 		}
@@ -373,4 +375,131 @@ func TestAnyUnderAKeyMeansTheSameMember(t *testing.T) {
 	}
 	_, err := w.send(Request{To: "coder", Key: "k"})
 	wantCode(t, err, fault.Conflict)
+}
+
+// Fault: mail for a main whose host is away dies there, and who broadcast it,
+// and was told that it is queued, never hears of it; or he is bothered although
+// it was fetched, or lies where its host will tell.
+func TestABroadcastToAMainThatIsAwayHasALastWord(t *testing.T) {
+	back := func(w *world) {
+		w.dir.host(func(h *roster.HostView) { h.State = roster.Online })
+		w.turn()
+	}
+	answer := func(w *world, kind envelope.Kind, reason, id string) {
+		e := of(chief, kind, reason, id)
+		e.To = envelope.GatewayAddress("hosta")
+		must(t, w.out.Signal(t.Context(), e))
+	}
+	for name, c := range map[string]struct {
+		happens func(*world, string)
+		want    []string
+	}{
+		"never back":      {func(*world, string) {}, []string{"FAILED IN_DOUBT"}},
+		"back and has it": {func(w *world, id string) { back(w); answer(w, envelope.Deferred, "QUEUED", id) }, nil},
+		"has it until it expires": {func(w *world, id string) {
+			back(w)
+			answer(w, envelope.Deferred, "QUEUED", id)
+			w.after(20 * time.Minute)
+			must(t, w.out.Outcome(t.Context(), of(chief, envelope.Failed, "EXPIRED", id)))
+		}, []string{"FAILED EXPIRED"}},
+		"fetched": {func(w *world, id string) { back(w); answer(w, envelope.Injected, "", id) }, nil},
+		"back too late": {func(w *world, id string) {
+			w.after(15*time.Minute + lastGrace - 2*time.Second)
+			back(w)
+			w.after(2 * time.Second)
+			answer(w, envelope.Deferred, reasonUnseen, id)
+		}, []string{"FAILED EXPIRED"}},
+		"back after the last word": {func(w *world, id string) {
+			w.after(time.Hour)
+			back(w)
+			answer(w, envelope.Deferred, reasonUnseen, id)
+		}, []string{"FAILED IN_DOUBT", "FAILED EXPIRED"}},
+	} {
+		for _, crash := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, crash %v", name, crash), func(t *testing.T) {
+				w := newCrew(t)
+				for _, gone := range []string{"aide", "coder", "critic"} {
+					delete(w.dir.who, w.dir.who[gone].GID)
+				}
+				w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown })
+				w.turn()
+				s, err := w.broadcast("")
+				must(t, err)
+				w.wantShares(s, map[string]string{"chief": ShareQueued})
+				if crash {
+					w.crash()
+					w.reconnect()
+					w.wantShares(s, map[string]string{"chief": ShareQueued})
+				}
+				w.after(10 * time.Second)
+				c.happens(w, s.MsgID)
+				w.after(time.Hour)
+				w.wantNotices(s.MsgID, c.want...)
+			})
+		}
+	}
+}
+
+// Fault: a member of this host whose copy the store refused called not sent,
+// although the one for the others was published, comes back to it too, and goes
+// in beside the one that its sender sent again.
+func TestAMemberHereMayGetThePublishedCopy(t *testing.T) {
+	full := fault.New(fault.StoreUnavailable, "disk full")
+	for name, c := range map[string]struct {
+		word reply
+		err  error
+		want string
+	}{
+		"published":                  {reply{out: fabric.Confirmed}, full, "in_doubt STORE_UNAVAILABLE"},
+		"published, perhaps":         {reply{out: fabric.InDoubt}, full, "in_doubt STORE_UNAVAILABLE"},
+		"published, one inbox full":  {reply{out: fabric.Nacked}, full, "in_doubt STORE_UNAVAILABLE"},
+		"not published":              {reply{err: errNoLink}, full, "not_sent STORE_UNAVAILABLE"},
+		"published, but it is gone":  {reply{out: fabric.Confirmed}, fault.New(fault.PaneGone, "gone"), "not_sent PANE_GONE"},
+		"published, with a full box": {reply{out: fabric.Confirmed}, fault.New(fault.InboxFull, "full"), "in_doubt INBOX_FULL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newCrew(t)
+			w.broker.script(c.word)
+			w.local.err = c.err
+			s, err := w.broadcast("key")
+			must(t, err)
+			for range 2 { // what is asked later is answered alike
+				if got := w.shares(s)["aide"]; got != c.want {
+					t.Errorf("aide is %q, want %q", got, c.want)
+				}
+			}
+			if c.word.err != nil {
+				return
+			}
+			if s, err = w.broadcast("key"); err != nil || w.shares(s)["aide"] != c.want {
+				t.Errorf("under its key again: %q (%v), want %q", w.shares(s)["aide"], err, c.want)
+			}
+			w.local.outcomes[s.MsgID] = "injected" // the broker's copy
+			if got := w.shares(s)["aide"]; got != "injected" {
+				t.Errorf("then aide is %q", got)
+			}
+		})
+	}
+}
+
+// Fault: a share read while the report that ends it is committed.
+func TestALeaseAndAReportOfOneShareMeet(t *testing.T) {
+	w := newCrew(t)
+	w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown })
+	var reports sync.WaitGroup
+	w.broker.answer = func(p publication) reply {
+		if p.lane == envelope.LaneMail {
+			for _, who := range []string{coder, critic, chief} {
+				reports.Go(func() { w.hears(who, envelope.Failed, "NOT_ALLOWED", p.env.MsgID) })
+			}
+		}
+		return reply{out: fabric.Confirmed}
+	}
+	w.running()
+	for range 20 {
+		if _, err := w.broadcast(""); err != nil {
+			t.Fatal(err)
+		}
+		reports.Wait()
+	}
 }

@@ -129,8 +129,8 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 		}
 		return
 	}
-	if !unseen && in.Outcome == outcomeDead && in.ToKind != worker && in.State == store.IntentAccepted {
-		o.conclude(in, outcomeAccepted, "") // what died was a copy
+	if !unseen && (in.Outcome == outcomeDead || in.Outcome == "") && in.ToKind != worker && in.State == store.IntentAccepted {
+		o.conclude(in, outcomeAccepted, "") // its host has it, and will say if it dies
 		return
 	}
 	failpoint.Hit("outbox.deferred.before")

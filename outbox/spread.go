@@ -85,7 +85,7 @@ func (o *Outbox) spreadWord(shares []*open, w fabric.Outcome) {
 				if in.State == store.IntentIntended || in.State == store.IntentInDoubt {
 					in.State = store.IntentAccepted
 				}
-				if in.Outcome == "" && !awaits(*in) {
+				if in.Outcome == "" && !awaits(*in) && !op.away { // of who is away nobody else would tell that it expired
 					in.State, in.Outcome = store.IntentEnded, outcomeAccepted
 				}
 				return true
@@ -116,8 +116,11 @@ func (o *Outbox) nacked(ctx context.Context, shares []*open) {
 // leases renews the leases of inboxes whose hosts are not seen alive.
 func (o *Outbox) leases(shares []*open) {
 	for _, op := range shares {
-		if op.away {
-			o.later(func(ctx context.Context) { o.leaseLate(ctx, op.id, op.intent.To) })
+		o.mu.Lock()
+		away, gid := op.away, op.intent.To
+		o.mu.Unlock()
+		if away {
+			o.later(func(ctx context.Context) { o.leaseLate(ctx, op.id, gid) })
 		}
 	}
 }
