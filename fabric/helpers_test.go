@@ -280,7 +280,7 @@ func (g *gateway) box(gid string, change ...func(*Inbox)) *mailbox {
 	m := &mailbox{gid: gid, mail: make(chan envelope.Delivery, 8192), lost: make(chan struct{}, 256)}
 	spec := Inbox{
 		GID: gid, Prefetch: 64,
-		Handler: func(d envelope.Delivery) { m.mail <- d },
+		Handler: func(_ context.Context, d envelope.Delivery) { m.mail <- d },
 		Lost:    func() { m.lost <- struct{}{} },
 	}
 	for _, c := range change {

@@ -27,8 +27,10 @@ type Inbox struct {
 	// refresh). It must return at once. May be nil.
 	InHand func(msgID string) bool
 	// Handler gets verified mail in order and must return soon. It settles
-	// each delivery once, then or later, from any goroutine.
-	Handler func(envelope.Delivery)
+	// each delivery once, then or later, from any goroutine. Its context ends
+	// with the channel of the delivery: one that waits returns then, and what it
+	// has not taken comes again.
+	Handler func(context.Context, envelope.Delivery)
 	// PushedOut is told, between two channels, that of what is held some may have
 	// been pushed out of the queue: LavinMQ does that to the oldest when held mail
 	// goes back into a full one (broker fact §5). It is dead-lettered, so nobody
@@ -232,13 +234,15 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 	}
 	defer ch.Close() // it may be closed already
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
+	life, end := lifeOf(ctx, ch)
+	defer end()
 	if err := s.bindSignal(ctx, spec.GID); err != nil {
 		return false, err
 	}
 	if err := in.declare(ch, spec); err != nil {
 		return false, err
 	}
-	w := newWindow(in, ch, f.lavin(s.con.Connection))
+	w := newWindow(life, in, ch, f.lavin(s.con.Connection))
 	if err := w.attach(); err != nil {
 		return false, err
 	}
@@ -257,6 +261,25 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 		}
 	}
 	return true, err
+}
+
+// lifeOf returns a context that ends with ch, or by end, which waits for the
+// goroutine behind it.
+func lifeOf(parent context.Context, ch *amqp.Channel) (life context.Context, end func()) {
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	life, cancel := context.WithCancel(parent)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-closed:
+			cancel()
+		case <-life.Done():
+		}
+	})
+	return life, func() {
+		cancel()
+		watch.Wait()
+	}
 }
 
 func (in *inbox) declare(ch *amqp.Channel, spec Inbox) error {

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -123,7 +124,7 @@ func TestMoreTakesTheNextWindow(t *testing.T) {
 	box := a.attach(gid, func(i *Inbox) {
 		handle := i.Handler
 		i.Prefetch = window
-		i.Handler = func(d envelope.Delivery) { <-asked; handle(d) }
+		i.Handler = func(ctx context.Context, d envelope.Delivery) { <-asked; handle(ctx, d) }
 	})
 	eventually(t, "the first window on its way", func() bool { n, err := a.ReadyCount(t.Context(), gid); return err == nil && n == total-window })
 	time.AfterFunc(50*time.Millisecond, func() { close(asked) }) // More asks while most of it is unread
@@ -363,4 +364,43 @@ func TestContractOfQueueArguments(t *testing.T) {
 			t.Errorf("%s %v, want %s %v", c.q.name, c.q.args, c.name, c.args)
 		}
 	}
+}
+
+// Fails if a handler that waits, as it does for a full disk, outlives the
+// channel or the link that its delivery came by: the gateway would not attach
+// the inbox, or not connect at all, before the disk is mended. Or if mail that
+// it did not take is settled.
+func TestAHandlerThatWaitsKeepsNoLinkFromEnding(t *testing.T) {
+	fl := newFleet(t, rabbit.URI(t))
+	a, proxy := fl.proxied("hosta")
+	gid := fl.entity("hosta")
+	var full atomic.Bool
+	full.Store(true)
+	waits := make(chan *hold, 8)
+	box := a.attach(gid, func(i *Inbox) {
+		take := i.Handler
+		i.Handler = func(ctx context.Context, d envelope.Delivery) {
+			if full.Load() {
+				waits <- d.Settler.(*hold)
+				<-ctx.Done()
+				return
+			}
+			take(ctx, d)
+		}
+	})
+	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", gid, gid, "held"), Confirmed)
+	first := got(t, "the wait", waits)
+	if err := first.ch.Ack(first.tag+1000, false); err != nil { // closes the channel alone
+		t.Fatal(err)
+	}
+	got(t, "the wait on the next channel", waits)
+	lost := a.Stats().SessionsLost
+	proxy.Cut()
+	a.anew(lost)
+	third := got(t, "the wait on the next link", waits)
+	full.Store(false)
+	if err := third.ch.Ack(third.tag+1000, false); err != nil {
+		t.Fatal(err)
+	}
+	box.take(t, "held")
 }

@@ -48,7 +48,8 @@ type consumer struct {
 
 func (c *consumer) full() bool { return c != nil && c.unsettled.Load() >= int64(c.prefetch) }
 
-func newWindow(in *inbox, ch *amqp.Channel, lavin bool) *window {
+// newWindow makes the window of a channel; life ends with it.
+func newWindow(life context.Context, in *inbox, ch *amqp.Channel, lavin bool) *window {
 	f, spec := in.f, in.snapshot()
 	w := &window{in: in, spec: spec, ch: ch, queue: f.names.Inbox(spec.GID), lavin: lavin}
 	w.r = &reader{
@@ -56,7 +57,7 @@ func newWindow(in *inbox, ch *amqp.Channel, lavin bool) *window {
 		place: place{lane: envelope.LaneMail, gid: spec.GID, worker: spec.Worker, queue: w.queue},
 		accept: func(env *envelope.Envelope, d *amqp.Delivery, h *hold) {
 			f.stats.delivered.Add(1)
-			spec.Handler(envelope.Delivery{Envelope: env, Redelivered: d.Redelivered, Settler: h})
+			spec.Handler(life, envelope.Delivery{Envelope: env, Redelivered: d.Redelivered, Settler: h})
 		},
 	}
 	return w

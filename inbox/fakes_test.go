@@ -291,6 +291,7 @@ type reports struct {
 	over     []string // "KIND REASON turnId"
 	fail     error
 	failing  int // calls of Final that failed
+	refused  int // calls of Outcome that did
 }
 
 func (r *reports) Progress(p envelope.Report) {
@@ -325,6 +326,8 @@ func (r *reports) Outcome(_ context.Context, env *envelope.Envelope) error {
 	defer r.mu.Unlock()
 	if r.fail == nil {
 		r.outcomes = append(r.outcomes, env.MsgID)
+	} else {
+		r.refused++
 	}
 	return r.fail
 }
@@ -345,6 +348,12 @@ func (r *reports) failed() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.failing
+}
+
+func (r *reports) tries() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.refused
 }
 
 // told lists what the sender of msgID was told, in order.

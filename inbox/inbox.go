@@ -113,6 +113,7 @@ type Inbox struct {
 	running context.Context // set while Run runs
 	loops   sync.WaitGroup
 	done    chan struct{} // closed when Run ends: nobody waits any more
+	stuck   int           // how many wait for the store
 
 	turns turns
 }
@@ -277,10 +278,14 @@ const retryEvery = 500 * time.Millisecond
 // failure never costs a message its place (design §4). It gives up with ctx,
 // and when Run ends.
 func (in *Inbox) untilStored(ctx context.Context, fn func(context.Context) error) error {
-	for {
+	for first := true; ; first = false {
 		err := fn(ctx)
 		if !fault.Is(err, fault.StoreUnavailable) {
 			return err
+		}
+		if first {
+			in.waits(err)
+			defer in.waited()
 		}
 		select {
 		case <-ctx.Done():
@@ -289,6 +294,24 @@ func (in *Inbox) untilStored(ctx context.Context, fn func(context.Context) error
 			return err
 		case <-time.After(retryEvery):
 		}
+	}
+}
+
+// waits notes that somebody waits for the store. The first one is logged: mail
+// that is held back shows nowhere else.
+func (in *Inbox) waits(cause error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.stuck++; in.stuck == 1 {
+		in.log.Warn("the inbox waits for the store; mail is held back and not acknowledged until it can be recorded", "error", cause)
+	}
+}
+
+func (in *Inbox) waited() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.stuck--; in.stuck == 0 {
+		in.log.Info("the inbox waits for the store no more")
 	}
 }
 

@@ -3,9 +3,14 @@ package inbox
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
 )
@@ -148,4 +153,55 @@ func TestOneMessageDeliveredTwiceAtOnceIsStoredOnceForBoth(t *testing.T) {
 		}
 		same(t, "held", []int{1, 1}, []int{w.in.Held(e.GID), len(w.held(e.GID))})
 	}
+}
+
+// Fails if mail that waits for the store outlives the channel that it came by,
+// so that the link cannot come back before the disk does; if it is settled all
+// the same; or if the wait is silent, or said again at each try.
+func TestMailThatWaitsForTheStoreLetsItsChannelGo(t *testing.T) {
+	w := newWorldOn(t, openStore(t))
+	t.Cleanup(w.stop)
+	var log lines
+	w.begin(func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+	e := w.main("m")
+	w.reports.set(func(r *reports) { r.fail = errDown })
+	w.broker.disconnect() // it comes by a channel of its own
+	m := w.broker.publish(e.GID, w.mail("FAILED", e.GID, ""))
+	h := &hold{b: w.broker, gen: w.broker.gen, m: m}
+	channel, cut := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.in.Accept(channel, e.GID, envelope.Delivery{Envelope: m.env, Settler: h})
+	}()
+	await(t, "some tries", func() bool { return w.reports.tries() > 3 })
+	cut()
+	select {
+	case <-done:
+	case <-time.After(hang):
+		t.Fatal("it waits on")
+	}
+	same(t, "the broker's copy", "", w.broker.state(m))
+	same(t, "said", []int{1, 1}, []int{log.count("waits for the store;"), log.count("waits for the store no more")})
+	w.reports.set(func(r *reports) { r.fail = nil })
+	w.broker.connect(w.in)
+	w.awaitAcked(m, "acked")
+}
+
+// lines is a log that tests can look into.
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) count(words string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.all.String(), words)
 }

@@ -316,7 +316,7 @@ func (g *gateway) attach(e store.Entity) error {
 	}
 	err := g.fabric.Attach(fabric.Inbox{
 		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch, Ending: inbox.Ended(e),
-		Handler: func(d envelope.Delivery) { g.inbox.Accept(context.Background(), e.GID, d) },
+		Handler: func(ctx context.Context, d envelope.Delivery) { g.inbox.Accept(ctx, e.GID, d) },
 		InHand:  func(msgID string) bool { return g.inbox.InHand(e.GID, msgID) },
 
 		PushedOut: func() { g.inbox.Forget(e.GID) },

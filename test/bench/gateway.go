@@ -174,9 +174,9 @@ func (g *gateway) changed(e store.Entity) {
 	}
 	_ = g.fabric.Attach(fabric.Inbox{
 		GID: e.GID, Worker: e.Kind == inbox.Worker, Prefetch: prefetch,
-		Handler: func(d envelope.Delivery) {
+		Handler: func(ctx context.Context, d envelope.Delivery) {
 			g.trip.mark(&g.trip.arrived)
-			g.inbox.Accept(context.Background(), e.GID, d)
+			g.inbox.Accept(ctx, e.GID, d)
 		},
 	})
 }
