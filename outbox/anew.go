@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
 	"fleetd/fault"
 	"fleetd/store"
 )
@@ -24,6 +25,18 @@ func (o *Outbox) Anew(ctx context.Context, dead *envelope.Envelope, queueIfOffli
 	if err != nil {
 		return Sent{}, err
 	}
+	key := "anew " + dead.MsgID
+	_, repeated, err := o.keyOf(dead.From, key)
+	if err != nil {
+		return Sent{}, err
+	}
+	// What became of it is not known here.
+	if !repeated && (!found || in.Outcome == outcomeAccepted && in.State == store.IntentEnded) {
+		if in, err = o.inquire(ctx, dead); err != nil {
+			return Sent{}, err
+		}
+		found = true
+	}
 	if found {
 		if err := over(in); err != nil {
 			return Sent{}, err
@@ -31,7 +44,7 @@ func (o *Outbox) Anew(ctx context.Context, dead *envelope.Envelope, queueIfOffli
 	}
 	sent, err := o.Send(ctx, Request{
 		From: dead.From, To: dead.To, Content: dead.Body, Life: min(dead.Expiry().Sub(dead.Sent()), o.cfg.MaxLife),
-		Key: "anew " + dead.MsgID, QueueIfOffline: queueIfOffline,
+		Key: key, QueueIfOffline: queueIfOffline,
 	})
 	if err == nil && sent.Outcome == "failed" {
 		err = fault.New(fault.Conflict, "it was sent anew within the last day, as %s, and that one failed with %s; nothing was sent. Send the content by hand if it still matters", sent.MsgID, sent.Reason)
@@ -41,6 +54,75 @@ func (o *Outbox) Anew(ctx context.Context, dead *envelope.Envelope, queueIfOffli
 	}
 	o.trace("sent anew", dead.MsgID, dead.TraceID, string(dead.Kind), dead.From, dead.To, sent.MsgID, "")
 	return sent, nil
+}
+
+// inquiry is a question about a message of which nothing is known here.
+type inquiry struct{ msgID, gid string }
+
+// inquire asks the recipient of a message what became of it, and returns it as
+// the intent that there would be.
+func (o *Outbox) inquire(ctx context.Context, dead *envelope.Envelope) (store.Intent, error) {
+	in := o.remembered(dead)
+	in.State = store.IntentEnded
+	t, err := o.cfg.Directory.Resolve(dead.To)
+	if err != nil {
+		return in, err
+	}
+	linked, reason := false, "this gateway has no broker"
+	if o.cfg.Broker != nil {
+		linked, reason = o.cfg.Broker.Connected()
+	}
+	switch {
+	case o.moment().past.Sub(dead.Sent()) > horizon:
+		return in, fault.New(fault.InDoubt, "it was sent more than 8 days ago, and nobody remembers whether its recipient was given it; nothing was sent. Send the content by hand if it still matters")
+	case !linked:
+		return in, brokerDown(reason)
+	case t.HostState != roster.Online:
+		return in, fault.New(fault.HostOffline, "what became of it is forgotten here, and the host of %s, which could say, is %s; nothing was sent. Try again when it is back", t.Address(), t.HostState)
+	}
+	key, answer := inquiry{dead.MsgID, dead.To}, make(chan envelope.Report, 1)
+	o.mu.Lock()
+	o.inquiries[key] = answer
+	o.mu.Unlock()
+	defer func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.inquiries, key)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	o.publishSignal(ctx, o.queryAbout(in))
+	select {
+	case r := <-answer:
+		return judged(in, r)
+	case <-ctx.Done():
+		return in, fault.Wrap(ctx.Err(), fault.Unconfirmed, "what became of it is forgotten here, and the host of %s did not say; nothing was sent. Try again in a minute", t.Address())
+	}
+}
+
+// judged is the intent of a message of which its recipient says what became.
+func judged(in store.Intent, r envelope.Report) (store.Intent, error) {
+	switch {
+	case r.Kind == envelope.Injected:
+		in.Outcome = outcomeInjected
+	case r.Kind == envelope.Abandoned:
+		in.Outcome = outcomeAbandoned
+	case r.Kind == envelope.Failed:
+		in.Outcome, in.OutcomeReason = outcomeFailed, r.Reason
+	case r.Reason != reasonUnseen:
+		return in, fault.New(fault.Conflict, "it lies in the inbox of its recipient (%s); nothing was sent. Purge the letter", r.Reason)
+	}
+	return in, nil
+}
+
+// inquired hands an answer to who asked about a forgotten message.
+func (o *Outbox) inquired(r envelope.Report) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	select {
+	case o.inquiries[inquiry{r.MsgID, r.Recipient}] <- r: // nobody: a nil channel takes nothing
+	default:
+	}
 }
 
 // over says why a message must not be sent a second time.

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/fabric"
 	"fleetd/fabric/envelope"
+	"fleetd/fabric/roster"
 	"fleetd/fault"
 )
 
@@ -123,19 +125,90 @@ func TestWhatMayHaveArrivedIsNotSentAnew(t *testing.T) {
 }
 
 // Fault: what was forgotten here, as after a restore, cannot be sent anew; or
-// a life longer than this host now allows keeps it from going.
-func TestAForgottenBriefIsSentAnew(t *testing.T) {
+// it is although its recipient was given it, which he was not asked; or a life
+// longer than this host now allows keeps it from going.
+func TestAForgottenBriefIsSentAnewOnceItsRecipientSaysHeHasItNot(t *testing.T) {
+	answers := func(kind envelope.Kind, reason string) func(*world, string) {
+		return func(w *world, id string) { w.answers(kind, reason, id) }
+	}
+	for name, c := range map[string]struct {
+		answer func(*world, string)
+		before func(*world)
+		age    time.Duration
+		code   fault.Code // "": it is sent
+	}{
+		"unseen":           {answer: answers(envelope.Deferred, reasonUnseen)},
+		"expired there":    {answer: answers(envelope.Failed, "EXPIRED")},
+		"injected":         {answer: answers(envelope.Injected, ""), code: fault.Conflict},
+		"abandoned":        {answer: answers(envelope.Abandoned, "PANE_GONE"), code: fault.Conflict},
+		"in doubt there":   {answer: answers(envelope.Failed, "IN_DOUBT"), code: fault.InDoubt},
+		"waits there":      {answer: answers(envelope.Deferred, "BUSY"), code: fault.Conflict},
+		"no answer":        {code: fault.Unconfirmed},
+		"another's answer": {answer: func(w *world, id string) { w.unseen(Sent{MsgID: id}, critic) }, code: fault.Unconfirmed},
+		"its host is away": {before: func(w *world) { w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown }) }, code: fault.HostOffline},
+		"no link":          {before: func(w *world) { w.broker.down = "no link" }, code: fault.BrokerDown},
+		"too long ago":     {age: 9 * 24 * time.Hour, code: fault.InDoubt},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.turn()
+			w.out.cfg.MaxLife = time.Hour
+			sent := w.clock.Now().Add(-max(c.age, 3*time.Hour))
+			dead := &envelope.Envelope{
+				Kind: envelope.Send, MsgID: newID(), TraceID: newTrace(), From: boss, To: coder, Signer: "hosta",
+				TS: sent.UnixMilli(), ExpiresAt: sent.Add(2 * time.Hour).UnixMilli(), Body: []byte("long ago"),
+			}
+			if c.before != nil {
+				c.before(w)
+			}
+			w.broker.answer = func(p publication) reply {
+				if p.env.Kind == envelope.Query && p.env.InReplyTo == dead.MsgID && c.answer != nil {
+					c.answer(w, dead.MsgID)
+				}
+				return reply{out: fabric.Confirmed}
+			}
+			ctx := t.Context()
+			if c.code == fault.Unconfirmed {
+				var cancel func()
+				ctx, cancel = context.WithTimeout(ctx, 200*time.Millisecond) // nothing comes, however long
+				defer cancel()
+			}
+			_, err := w.out.Anew(ctx, dead, true)
+			mail := w.broker.mail()
+			if c.code != "" {
+				if fault.CodeOf(err) != c.code || len(mail) != 0 {
+					t.Errorf("%v, %d sent; want %s", err, len(mail), c.code)
+				}
+				return
+			}
+			must(t, err)
+			if len(mail) != 1 || mail[0].ExpiresAt-mail[0].TS != time.Hour.Milliseconds() {
+				t.Errorf("sent %+v", mail)
+			}
+			w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown }) // a repetition asks nobody
+			if _, err := w.out.Anew(ctx, dead, true); err != nil || len(w.broker.mail()) != 1 {
+				t.Errorf("repeated: %v, %d sent", err, len(w.broker.mail()))
+			}
+			w.wantNotices(dead.MsgID)
+		})
+	}
+}
+
+// Fault: mail to a main, of which nothing is heard once it is in its inbox, sent
+// anew although it was fetched.
+func TestWhatAMainMayHaveFetchedIsNotSentAnewUnasked(t *testing.T) {
 	w := newWorld(t)
 	w.turn()
-	w.out.cfg.MaxLife = time.Hour
-	now := w.clock.Now().UnixMilli()
-	dead := &envelope.Envelope{
-		Kind: envelope.Send, MsgID: newID(), TraceID: newTrace(), From: boss, To: coder, Signer: "hosta",
-		TS: now - 7200_000, ExpiresAt: now - 1, Body: []byte("long ago"),
+	s := w.sent(Request{To: "chief", Life: time.Minute})
+	w.after(time.Hour)
+	w.broker.answer = func(p publication) reply {
+		if p.env.Kind == envelope.Query {
+			e := of(chief, envelope.Injected, "", s.MsgID)
+			e.To = envelope.GatewayAddress("hosta")
+			must(t, w.out.Signal(t.Context(), e))
+		}
+		return reply{out: fabric.Confirmed}
 	}
-	_, err := w.anew(dead)
-	must(t, err)
-	if mail := w.broker.mail(); len(mail) != 1 || mail[0].ExpiresAt-mail[0].TS != time.Hour.Milliseconds() {
-		t.Errorf("sent %+v", mail)
-	}
+	_, err := w.anew(w.letter(s))
+	wantCode(t, err, fault.Conflict)
 }

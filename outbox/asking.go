@@ -188,13 +188,7 @@ func (op *open) verdict(v view) fault.Code {
 // query asks the recipient's gateway what became of a message. One that did
 // not leave is asked again at the next look.
 func (o *Outbox) query(q question) {
-	now := o.cfg.Now()
-	env := &envelope.Envelope{
-		V: envelope.Version, Kind: envelope.Query, MsgID: o.cfg.NewID(), TraceID: q.in.TraceID,
-		From: envelope.GatewayAddress(o.cfg.Host), To: q.in.To, Signer: o.cfg.Host, InReplyTo: wire(q.in),
-		TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.Life(envelope.Query, 0)).UnixMilli(),
-	}
-	o.trace("asked", wire(q.in), q.in.TraceID, string(envelope.Query), q.in.From, q.in.To, "", "")
+	env := o.queryAbout(q.in)
 	if !o.later(func(ctx context.Context) {
 		failpoint.Hit("outbox.query.before")
 		if o.publishSignal(ctx, env) == fabric.NotSent {
@@ -202,6 +196,16 @@ func (o *Outbox) query(q question) {
 		}
 	}) {
 		o.unasked(q)
+	}
+}
+
+func (o *Outbox) queryAbout(in store.Intent) *envelope.Envelope {
+	now := o.cfg.Now()
+	o.trace("asked", wire(in), in.TraceID, string(envelope.Query), in.From, in.To, "", "")
+	return &envelope.Envelope{
+		V: envelope.Version, Kind: envelope.Query, MsgID: o.cfg.NewID(), TraceID: in.TraceID,
+		From: envelope.GatewayAddress(o.cfg.Host), To: in.To, Signer: o.cfg.Host, InReplyTo: wire(in),
+		TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.Life(envelope.Query, 0)).UnixMilli(),
 	}
 }
 

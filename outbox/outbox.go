@@ -131,6 +131,8 @@ type Outbox struct {
 	picked map[string]uint64 // by gid: the last time that any:GROUP meant it
 	picks  uint64
 
+	inquiries map[inquiry]chan envelope.Report // under way
+
 	stripes [64]sync.Mutex // one outcome of one message at a time; taken before mu
 	work    chan func(context.Context)
 	wake    chan struct{} // the loop has something to do before the next tick
@@ -160,7 +162,8 @@ func New(cfg Config) *Outbox {
 	return &Outbox{
 		cfg: cfg, log: cfg.Logger, open: map[string]*open{}, lanes: map[string]*lane{}, moved: make(chan struct{}),
 		peers: map[string]peer{}, watches: map[string][]*Watch{}, calls: map[string]*call{}, picked: map[string]uint64{}, replied: map[string]struct{}{},
-		gen: 1, linked: -1, behind: behindBound, pace: pace{perMinute: cfg.PerPair}, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
+		inquiries: map[inquiry]chan envelope.Report{},
+		gen:       1, linked: -1, behind: behindBound, pace: pace{perMinute: cfg.PerPair}, work: make(chan func(context.Context), 4096), wake: make(chan struct{}, 1),
 	}
 }
 

@@ -94,6 +94,9 @@ func (o *Outbox) settle(ctx context.Context, r envelope.Report) error {
 		return err
 	}
 	_, answer := envelope.GatewayHost(r.Sender) // to our QUERY
+	if answer {
+		o.inquired(r)
+	}
 	switch {
 	case found && in.To != r.Recipient:
 		o.log.Warn("a report about a message came from somebody who did not get it", "msg", r.MsgID, "trace", r.TraceID)
