@@ -76,8 +76,11 @@ func (t *typist) paste(ctx context.Context) (time.Duration, *Outcome) {
 // appeared is step 7b: it looks until the whole text is in the composer. After
 // lookFor a part of it is enough (a composer may hide what does not fit it), but
 // nothing is not. submitted tells that the text is out of the composer already.
+// A dialog is believed when two looks in a row show it: one alone may have met
+// a screen that was half drawn.
 func (t *typist) appeared(ctx context.Context, lookFor time.Duration) (submitted bool, out *Outcome) {
 	var at place
+	dialog := false // the look before showed one
 	for end := t.in.now().Add(lookFor); ; {
 		if err := pause(ctx, t.in.Timing.Look); err != nil {
 			return false, t.timeUp()
@@ -87,9 +90,12 @@ func (t *typist) appeared(ctx context.Context, lookFor time.Duration) (submitted
 		case hasCode(err, "pane_not_found"):
 			return false, doubt(inDoubt, "pane %s closed right after the paste", t.pane.ID)
 		case err == nil && s.reason == Blocked:
-			return false, doubt(Blocked, "a dialog opened in pane %s right after the paste; answer it and see whether the message is in the composer", t.pane.ID)
+			if dialog {
+				return false, doubt(Blocked, "a dialog opened in pane %s right after the paste; answer it and see whether the message is in the composer", t.pane.ID)
+			}
+			dialog = true
 		case err == nil:
-			at = pl
+			at, dialog = pl, false
 			if pl.whole || !s.known && pl.elsewhere && t.kind.Composer == nil {
 				t.remember(&s, pl)
 				return false, nil
@@ -98,7 +104,7 @@ func (t *typist) appeared(ctx context.Context, lookFor time.Duration) (submitted
 				return true, nil
 			}
 		}
-		if !t.in.now().Before(end) {
+		if !dialog && !t.in.now().Before(end) {
 			break
 		}
 	}
@@ -228,8 +234,11 @@ var errNotThere = errors.New("the text is not in the composer")
 
 // ready makes sure, right before Enter, that Enter submits our text and does
 // nothing else: the same occupant, no dialog, the text in the composer. Where
-// Enter would break off a running answer it waits for the end of that.
+// Enter would break off a running answer it waits for the end of that. One look
+// that speaks against Enter may have met a screen that was half drawn, so two in
+// a row decide; after it, two in a row must speak for Enter, too.
 func (t *typist) ready(ctx context.Context) *Outcome {
+	against := false // the look before spoke against Enter
 	for {
 		a, out := t.who(ctx)
 		if out != nil {
@@ -242,24 +251,34 @@ func (t *typist) ready(ctx context.Context) *Outcome {
 			continue
 		}
 		s, pl, err := t.read(ctx)
-		switch {
-		case err != nil:
-			if pause(ctx, t.in.Timing.VerifyPoll) != nil {
-				return t.timeUp()
+		if err == nil {
+			if s.known && s.reason != Blocked && !pl.inComposer && pl.elsewhere { // somebody else pressed it
+				t.base = a
+				return t.verify(ctx, t.in.Timing.Verify, last)
 			}
-			continue
-		case s.reason == Blocked:
-			return doubt(Blocked, "a dialog opened in pane %s before Enter; answer it and see whether the message is in the composer", t.pane.ID)
-		case t.kind.Composer == nil && pl.elsewhere, pl.inComposer:
-			t.base = a
-			return nil
-		case s.known && pl.elsewhere:
-			t.base = a
-			return t.verify(ctx, t.in.Timing.Verify, last)
+			out := t.refuses(s, pl)
+			if against == (out != nil) {
+				t.base = a
+				return out
+			}
+			against = out != nil
 		}
-		return &Outcome{Result: InDoubt, Reason: inDoubt, Err: fault.Wrap(errNotThere, fault.InDoubt,
-			"the pasted text is no longer in the composer of pane %s; look at the pane", t.pane.ID)}
+		if pause(ctx, t.in.Timing.VerifyPoll) != nil {
+			return t.timeUp()
+		}
 	}
+}
+
+// refuses says what a look has against Enter; nil: nothing.
+func (t *typist) refuses(s sight, pl place) *Outcome {
+	switch {
+	case s.reason == Blocked:
+		return doubt(Blocked, "a dialog opened in pane %s before Enter; answer it and see whether the message is in the composer", t.pane.ID)
+	case pl.inComposer, t.kind.Composer == nil && pl.elsewhere:
+		return nil
+	}
+	return &Outcome{Result: InDoubt, Reason: inDoubt, Err: fault.Wrap(errNotThere, fault.InDoubt,
+		"the pasted text is no longer in the composer of pane %s; look at the pane", t.pane.ID)}
 }
 
 // verify is step 8: it looks for window whether the text was submitted. nil

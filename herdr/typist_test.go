@@ -69,6 +69,82 @@ func TestDialogBeforeEnterStops(t *testing.T) {
 	}
 }
 
+// atReads draws the screen of the n-th look after the paste, from 1, as draw
+// says; nil draws it as ever.
+func atReads(draw func(n int) func(f *fake) string) *fake {
+	f := newFake()
+	n := 0
+	f.onCall = func(f *fake, method string, _ int) {
+		if method == "pane.read" && len(f.inputs) > 0 {
+			n++
+			f.screen = draw(n)
+		}
+	}
+	return f
+}
+
+// Fault: one look at a screen that is half drawn, with no composer yet and words
+// of a dialog in the transcript, leaves a brief in doubt that was well on its way.
+func TestHalfDrawnScreenIsLookedAtAgain(t *testing.T) {
+	for name, half := range map[string]string{
+		"with words of a dialog": "✻ Welcome\n  it said:\n  ❯ 1. Yes\n",
+		"with nothing":           "✻ Welcome\n",
+		"empty":                  "",
+	} {
+		for at := 1; at <= 4; at++ {
+			t.Run(fmt.Sprintf("%s, look %d", name, at), func(t *testing.T) {
+				f := atReads(func(n int) func(*fake) string {
+					if n != at {
+						return nil
+					}
+					return func(*fake) string { return half }
+				})
+				want(t, inject(t, f, pinned, brief("x"), Hooks{}), Injected, "")
+				f.assertWrites(t, 1, 1)
+			})
+		}
+	}
+}
+
+// Fault: the end of the time to look is the end of a dialog's second look, so
+// that a half-drawn screen at the last moment is taken for a dialog.
+func TestHalfDrawnScreenAtTheLastLook(t *testing.T) {
+	looks := int(DefaultTiming().LookFor / DefaultTiming().Look)
+	for at := looks - 1; at <= looks+1; at++ {
+		f := atReads(func(n int) func(*fake) string {
+			if n != at {
+				return nil
+			}
+			return func(*fake) string { return permission }
+		})
+		f.onInput = func(f *fake, s string) { f.composer = s[:len(s)/2] } // looked at to the end
+		want(t, inject(t, f, pinned, brief(strings.Repeat("words ", 40)), Hooks{}), Injected, "")
+		f.assertWrites(t, 1, 1)
+	}
+}
+
+// Fault: a dialog that one look does not see, between others that do, gets an
+// Enter.
+func TestDialogThatFlickersGetsNoEnter(t *testing.T) {
+	f := atReads(func(n int) func(*fake) string {
+		if n == 1 || n == 3 {
+			return nil
+		}
+		return func(*fake) string { return permission }
+	})
+	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, Blocked)
+	f.assertWrites(t, 1, 0)
+
+	f = atReads(func(n int) func(*fake) string { // for as long as one may look
+		if n%2 == 1 {
+			return nil
+		}
+		return func(*fake) string { return permission }
+	})
+	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, "IN_DOUBT")
+	f.assertWrites(t, 1, 0)
+}
+
 // Fault: Enter is repeated into a dialog that opened after a swallowed Enter, or
 // the dialog is taken for proof.
 func TestDialogAfterSwallowedEnterStops(t *testing.T) {
