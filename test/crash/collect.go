@@ -54,7 +54,7 @@ func (w *world) collect(ctx context.Context) (h history.History, err error) {
 	for _, m := range w.rec.old {
 		h.Moves = append(h.Moves, *m)
 	}
-	h.Shown, h.Told, h.Kills = w.rec.shown, w.rec.told, w.rec.kills
+	h.Shown, h.Told, h.Kills, h.Faults = w.rec.shown, w.rec.told, w.rec.kills, w.rec.broke
 	return h, nil
 }
 

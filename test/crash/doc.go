@@ -38,6 +38,8 @@
 //		})
 //	}
 //
-// A new fault is a damage in matrix.go and a case of strike; a new promise is a
-// method of the checker, and a line of its test.
+// A new fault is a damage in matrix.go and a case of strike, and is noted with
+// killed or broken of the recorder: what is in doubt without one is held against
+// the gateway. A new promise is a method of the checker, and a line of its test;
+// with -logs the histories of a run are kept to try it on.
 package main

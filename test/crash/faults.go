@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"fleetd/test/crash/history"
 	"fleetd/test/failpoint"
 	"fleetd/test/faultproxy"
 )
@@ -65,14 +66,21 @@ func (w *world) strike(ctx context.Context, k kase) (hit bool, err error) {
 // lets that go on.
 func (w *world) damage(ctx context.Context, k kase, s *site, c *control) error {
 	if k.damage == cut {
-		s.proxy.Reset()
+		w.cut(s)
 		return c.release()
 	}
+	w.rec.broken(history.Fault{})
 	w.node.Kill()
 	if err := c.release(); err != nil {
 		return err
 	}
 	return w.node.Restart(ctx)
+}
+
+// cut resets every connection of s to the broker.
+func (w *world) cut(s *site) {
+	w.rec.broken(history.Fault{Host: s.host.Name})
+	s.proxy.Reset()
 }
 
 // revive starts a gateway again that was killed. Its panes are left as a
@@ -145,6 +153,6 @@ func (w *world) orphan(ctx context.Context, s *site, begin func(), then func() e
 	if err := then(); err != nil {
 		return err
 	}
-	s.proxy.Reset()
+	w.cut(s)
 	return s.control.release()
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -49,7 +50,7 @@ func run(args []string, out io.Writer) int {
 	fs.StringVar(&s.only, "only", "", "cases that match this expression, as in 'inbox.* forward kill'")
 	fs.BoolVar(&s.list, "list", false, "list the cases and run none")
 	fs.BoolVar(&s.ask, "ask", false, "every client whose call broke asks again; without it some don't, and the end is waited for two minutes")
-	fs.StringVar(&s.logs, "logs", "", "keep the gateways' logs in this directory")
+	fs.StringVar(&s.logs, "logs", "", "keep the gateways' logs and the histories in this directory")
 	if err := fs.Parse(args); err != nil {
 		return 2
 	}
@@ -135,6 +136,9 @@ func runLane(ctx context.Context, s settings, lane int, rng *rand.Rand, next <-c
 	if err != nil {
 		return results, nil, err
 	}
+	if err := keepHistory(s.logs, lane, h); err != nil {
+		return results, nil, err
+	}
 	found = history.Check(h)
 	for _, f := range found {
 		say("%s in case %d, %s: %s", f.Verdict, f.Case, f.Token, f.Why)
@@ -143,6 +147,19 @@ func runLane(ctx context.Context, s settings, lane int, rng *rand.Rand, next <-c
 		}
 	}
 	return results, found, nil
+}
+
+// keepHistory writes what was checked into dir, if there is one: a new rule of
+// the checker is tried on it without another run.
+func keepHistory(dir string, lane int, h history.History) error {
+	if dir == "" {
+		return nil
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(fmt.Sprintf("%s/lane%d.json", dir, lane), text, 0o600)
 }
 
 // keepLogs writes the gateways' logs into dir, if there is one.

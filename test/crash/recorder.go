@@ -20,6 +20,7 @@ type recorder struct {
 	shown []history.Shown
 	told  []history.Told
 	kills []history.Kill
+	broke []history.Fault
 
 	spawns []*spawning
 	ends   []*history.Stop
@@ -78,6 +79,14 @@ func (r *recorder) killed(host string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kills = append(r.kills, history.Kill{At: time.Now(), Host: host})
+}
+
+// broken notes that something was broken that is no kill of a gateway.
+func (r *recorder) broken(f history.Fault) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f.At = time.Now()
+	r.broke = append(r.broke, f)
 }
 
 // saw notes one message in a response that reached reader, who asked for it

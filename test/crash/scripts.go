@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fault"
 	"fleetd/mcp"
+	"fleetd/test/crash/history"
 	"fleetd/test/failpoint"
 	"fleetd/test/faultproxy"
 )
@@ -205,6 +206,7 @@ func (w *world) withoutB(ctx context.Context, k kase, first wish) (hit bool, err
 	if err := w.arm(ctx, k); err != nil {
 		return false, err
 	}
+	w.rec.broken(history.Fault{Host: w.b.host.Name})
 	w.traffic(ctx, k, first)
 	return w.strike(ctx, k)
 }
@@ -252,7 +254,7 @@ func (w *world) held(ctx context.Context, k kase) (hit bool, err error) {
 		if err := w.arm(ctx, k); err != nil {
 			return false, err
 		}
-		w.b.proxy.Reset()
+		w.cut(w.b)
 		return w.strike(ctx, k)
 	})
 }
@@ -288,6 +290,7 @@ func (w *world) status(ctx context.Context, t *worker, want string) error {
 
 // doubtful: a dialog opens over the paste.
 func (w *world) doubtful(ctx context.Context, k kase) (hit bool, err error) {
+	w.rec.broken(history.Fault{Worker: w.target(k).address})
 	if err := w.target(k).Control("dialog-after-paste"); err != nil {
 		return false, err
 	}
@@ -335,6 +338,7 @@ func (w *world) gone(ctx context.Context, k kase) (bool, error) {
 	if err := w.arm(ctx, k); err != nil {
 		return false, err
 	}
+	w.rec.broken(history.Fault{Worker: t.address})
 	w.sends.Go(func() {
 		for end := time.Now().Add(upBound); ctx.Err() == nil && time.Now().Before(end); pause(ctx, againAfter) {
 			_, err := s.host.API("").Unregister(ctx, mcp.UnregisterArgs{Name: t.Name})
@@ -417,7 +421,7 @@ func (w *world) duplicate(ctx context.Context, k kase) (bool, error) {
 		return false, err
 	}
 	s.proxy.Set(faultproxy.Down)
-	s.proxy.Reset()
+	w.cut(s)
 	defer s.proxy.Set(faultproxy.Pass)
 	given := time.Now()
 	if err := s.control.release(); err != nil {

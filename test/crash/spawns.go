@@ -242,7 +242,7 @@ func (w *world) agents(ctx context.Context, s *site, h *history.History) error {
 		}
 		for _, one := range writes {
 			if !one.Dropped {
-				h.Pastes = append(h.Pastes, history.Paste{At: one.At, Worker: s.spawned.address, Text: string(one.Bytes)})
+				h.Pastes = append(h.Pastes, history.Paste{At: one.At, Worker: s.spawned.address, Text: string(one.Bytes), GID: gid})
 			}
 		}
 	}

@@ -23,7 +23,7 @@ func good() History {
 				Calls: []Call{{Began: at(1), Ended: at(2), State: "queued"}},
 			},
 		},
-		Pastes:  []Paste{{at(3), "w@b", "brief tok-1"}},
+		Pastes:  []Paste{{At: at(3), Worker: "w@b", Text: "brief tok-1"}},
 		Prompts: []Prompt{{at(3), "w@b", "brief tok-1"}},
 		Answers: []Answer{{at(5), "w@b", "id-1", false, ""}},
 		Shown: []Shown{
@@ -54,6 +54,13 @@ func tooLate(h *History) {
 // nothing takes away all that became of the brief.
 func nothing(h *History) {
 	h.Pastes, h.Prompts, h.Answers, h.Shown = nil, nil, nil, h.Shown[1:]
+}
+
+// failed has the brief end so, instead of being injected.
+func failed(h *History, kind, reason string) {
+	nothing(h)
+	h.Sends[0].Calls[0].State = "deferred"
+	h.Shown = append(h.Shown, report(kind, reason, at(7)))
 }
 
 // wants checks h and demands these verdicts, in their order.
@@ -125,7 +132,135 @@ func TestVerdicts(t *testing.T) {
 			h.Answers, h.Shown = nil, h.Shown[1:]
 		}, []Verdict{Unreported}},
 		{"a call broke and the answer tells", func(h *History) { h.Sends[0].Calls[0].State = "" }, nil},
-		{"a report in doubt of what was injected", func(h *History) { h.Shown = append(h.Shown, report("FAILED", "IN_DOUBT", at(7))) }, nil},
+		{"a report in doubt of what was injected", func(h *History) {
+			h.Shown = append(h.Shown, report("FAILED", "IN_DOUBT", at(7)))
+			h.Kills = []Kill{{at(4), "b"}}
+		}, nil},
+		{"a brief was pasted and never submitted", func(h *History) {
+			h.Prompts, h.Answers, h.Shown = nil, nil, h.Shown[1:]
+			h.Sends[0].Calls[0].State = "deferred"
+		}, []Verdict{Unreported}},
+		{"the same, and it is told", func(h *History) {
+			h.Prompts, h.Answers, h.Shown = nil, nil, h.Shown[1:]
+			h.Sends[0].Calls[0].State = "deferred"
+			h.Shown = append(h.Shown, report("FAILED", "IN_DOUBT", at(7)))
+			h.Faults = []Fault{{At: at(2), Worker: "w@b"}}
+		}, nil},
+
+		// One last word.
+		{"the end of a brief is told twice", func(h *History) {
+			failed(h, "FAILED", "EXPIRED")
+			m := report("FAILED", "EXPIRED", at(9))
+			m.MsgID = "other"
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
+		{"two ends of a brief are told", func(h *History) {
+			failed(h, "FAILED", "PANE_GONE")
+			h.Shown = append(h.Shown, report("FAILED", "EXPIRED", at(9)))
+		}, []Verdict{Doubled}},
+		{"its gateway concluded an end, and the recipient's names the true one", func(h *History) {
+			failed(h, "FAILED", "EXPIRED")
+			h.Shown = append(h.Shown, report("FAILED", "PANE_GONE", at(9)))
+		}, nil},
+		{"a brief is told as injected twice", func(h *History) {
+			m := report("INJECTED", "", at(9))
+			m.MsgID = "other"
+			h.Shown = append(h.Shown, report("INJECTED", "", at(7)), m)
+		}, []Verdict{Doubled}},
+		{"a brief in doubt is cleared up", func(h *History) {
+			failed(h, "FAILED", "IN_DOUBT")
+			h.Faults = []Fault{{At: at(2)}}
+			h.Shown = append(h.Shown, report("FAILED", "EXPIRED", at(9)))
+		}, nil},
+		{"a brief is in doubt twice", func(h *History) {
+			failed(h, "FAILED", "IN_DOUBT")
+			h.Faults = []Fault{{At: at(2)}}
+			m := report("FAILED", "IN_DOUBT", at(9))
+			m.MsgID = "other"
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
+		{"what failed is abandoned", func(h *History) {
+			failed(h, "FAILED", "PANE_GONE")
+			h.Shown = append(h.Shown, report("ABANDONED", "", at(9)))
+		}, nil},
+		{"what is abandoned failed as well", func(h *History) {
+			failed(h, "ABANDONED", "")
+			h.Shown = append(h.Shown, report("FAILED", "PANE_GONE", at(9)))
+		}, []Verdict{Doubled}},
+		{"a brief is abandoned twice", func(h *History) {
+			failed(h, "ABANDONED", "PANE_GONE")
+			m := report("ABANDONED", "PANE_GONE", at(9))
+			m.MsgID = "other"
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
+		{"an end is shown again after a kill", func(h *History) {
+			failed(h, "FAILED", "EXPIRED")
+			m := report("FAILED", "EXPIRED", at(9))
+			m.Redelivered = true
+			h.Shown, h.Kills = append(h.Shown, m), []Kill{{at(7), "a"}}
+		}, nil},
+
+		// In doubt.
+		{"a brief is in doubt, and nothing was broken", func(h *History) { failed(h, "FAILED", "IN_DOUBT") }, []Verdict{Untrue}},
+		{"the same, and it was submitted at once", func(h *History) {
+			h.Answers, h.Shown = nil, append(h.Shown[1:], report("FAILED", "IN_DOUBT", at(9)))
+		}, []Verdict{Untrue}},
+		{"the same, and its pane was slow", func(h *History) {
+			h.Prompts, h.Answers, h.Shown = nil, nil, append(h.Shown[1:], report("FAILED", "IN_DOUBT", at(9)))
+			h.Sends[0].Calls[0].State = "deferred"
+		}, nil},
+		{"the same, and all panes are slow", func(h *History) {
+			h.Prompts, h.Answers, h.Shown = nil, nil, append(h.Shown[1:], report("FAILED", "IN_DOUBT", at(9)))
+			h.Sends[0].Calls[0].State = "deferred"
+			other, m := h.Sends[0], report("FAILED", "IN_DOUBT", at(9))
+			other.Token, other.MsgIDs, m.MsgID, m.InReplyTo = "tok-3", []string{"id-7"}, "other", "id-7"
+			h.Sends, h.Shown = append(h.Sends, other), append(h.Shown, m)
+			h.Pastes = append(h.Pastes, Paste{At: at(4), Worker: "w@b", Text: "brief tok-3"})
+		}, []Verdict{Untrue, Untrue}},
+		{"a call says so", func(h *History) {
+			nothing(h)
+			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(9), Code: "IN_DOUBT", Report: true}
+		}, []Verdict{Untrue}},
+		{"a brief is in doubt, and its link was cut", func(h *History) {
+			failed(h, "FAILED", "IN_DOUBT")
+			h.Faults = []Fault{{At: at(2), Host: "b"}}
+		}, nil},
+		{"a brief is in doubt, and another one's link was cut", func(h *History) {
+			failed(h, "FAILED", "IN_DOUBT")
+			h.Kills, h.Faults = []Kill{{at(2), "c"}}, []Fault{{At: at(2), Host: "c"}, {At: at(2), Worker: "v@b"}}
+		}, []Verdict{Untrue}},
+		{"a task is in doubt whose agent was stopped", func(h *History) {
+			failed(h, "FAILED", "IN_DOUBT")
+			h.Spawns = []Spawn{{Case: 1, Token: "tok-1", From: "m@a", Host: "b", GIDs: []string{"g-1"}}}
+			h.Stops = []Stop{{GID: "g-1", From: "m@a", Calls: []Call{{Began: at(5), Ended: at(6), State: "stopped"}}}}
+		}, nil},
+		{"a brief is in doubt, and its link was cut before and after", func(h *History) {
+			failed(h, "FAILED", "IN_DOUBT")
+			h.Faults = []Fault{{At: at(-30), Host: "b"}, {At: at(9), Host: "b"}}
+		}, []Verdict{Untrue}},
+		{"a brief that stays on its host is in doubt by the broker's fault", func(h *History) {
+			failed(h, "FAILED", "IN_DOUBT")
+			h.Sends[0].To, h.Faults = "w@a", []Fault{{At: at(2)}, {At: at(2), Host: "a"}}
+		}, []Verdict{Untrue}},
+		{"a brief that stays on its host is in doubt by a kill", func(h *History) {
+			failed(h, "FAILED", "IN_DOUBT")
+			h.Sends[0].To, h.Kills = "w@a", []Kill{{at(2), "a"}}
+		}, nil},
+
+		// To somebody else.
+		{"mail is shown to another main", func(h *History) { h.Shown[1].Reader = "o@b" }, []Verdict{Lost, Untrue}},
+		{"mail is shown to another main too", func(h *History) {
+			m := h.Shown[1]
+			m.Reader = "o@b"
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled, Untrue}},
+		{"a brief is shown to a main", func(h *History) {
+			h.Shown = append(h.Shown, Shown{At: at(4), Reader: "n@b", MsgID: "id-1", Kind: "SEND", Content: "brief tok-1"})
+		}, []Verdict{Untrue}},
+		{"a brief is pasted into another pane", func(h *History) { h.Pastes[0].Worker, h.Prompts = "v@b", nil }, []Verdict{Lost, Untrue, Untrue, Untrue}},
+		{"a brief is pasted into another pane too", func(h *History) { h.Pastes = append(h.Pastes, Paste{At: at(3), Worker: "v@b", Text: "brief tok-1"}) }, []Verdict{Untrue}},
+		{"a model is given another one's brief", func(h *History) { h.Prompts = append(h.Prompts, Prompt{at(3), "v@b", "brief tok-1"}) }, []Verdict{Untrue}},
+		{"mail is pasted into a pane", func(h *History) { h.Pastes = append(h.Pastes, Paste{At: at(3), Worker: "w@b", Text: "mail tok-2"}) }, []Verdict{Untrue}},
 
 		// Mail.
 		{"accepted mail vanishes", func(h *History) { h.Shown = h.Shown[:1] }, []Verdict{Lost}},
@@ -136,6 +271,18 @@ func TestVerdicts(t *testing.T) {
 			h.Shown = append(h.Shown, m)
 			h.Kills = []Kill{{at(3), "b"}}
 		}, nil},
+		{"mail is shown again, long after a kill that may have taken the note of it", func(h *History) {
+			m := h.Shown[1]
+			m.At, m.Redelivered = at(1800), true
+			h.Shown = append(h.Shown, m)
+			h.Kills = []Kill{{at(3), "b"}}
+		}, nil},
+		{"mail is shown again after a kill long after it was shown", func(h *History) {
+			m := h.Shown[1]
+			m.At, m.Redelivered = at(1800), true
+			h.Shown = append(h.Shown, m)
+			h.Kills = []Kill{{at(1790), "b"}}
+		}, []Verdict{Doubled}},
 		{"mail is shown again, and its gateway was killed long before, or another one", func(h *History) {
 			m := h.Shown[1]
 			m.At, m.Redelivered = at(8), true
@@ -173,19 +320,32 @@ func TestVerdicts(t *testing.T) {
 		{"a reply is shown twice", func(h *History) { m := h.Shown[0]; m.At = at(8); h.Shown = append(h.Shown, m) }, []Verdict{Doubled}},
 
 		// Twice in the pane.
-		{"a brief is pasted twice", func(h *History) { h.Pastes = append(h.Pastes, Paste{at(5), "w@b", "brief tok-1"}) }, []Verdict{Doubled}},
+		{"a brief is pasted twice", func(h *History) { h.Pastes = append(h.Pastes, Paste{At: at(5), Worker: "w@b", Text: "brief tok-1"}) }, []Verdict{Doubled}},
 		{"a model gets a brief twice", func(h *History) { h.Prompts = append(h.Prompts, Prompt{at(5), "w@b", "brief tok-1"}) }, []Verdict{Doubled}},
 
 		// What was said is not so.
 		{"injected is said of what was never pasted", func(h *History) {
 			nothing(h)
 			h.Shown = append(h.Shown, report("FAILED", "IN_DOUBT", at(7)))
+			h.Kills = []Kill{{at(5), "b"}}
 		}, []Verdict{Untrue}},
+		{"injected is said of what was never submitted", func(h *History) {
+			h.Prompts, h.Answers, h.Shown = nil, nil, h.Shown[1:]
+			h.Shown = append(h.Shown, report("FAILED", "IN_DOUBT", at(7)))
+			h.Kills = []Kill{{at(5), "b"}}
+		}, []Verdict{Untrue}},
+		{"injected is said before it was submitted", func(h *History) { h.Prompts[0].At = at(5) }, []Verdict{Untrue}},
+		{"a notice says injected of what was never submitted", func(h *History) {
+			h.Prompts, h.Answers, h.Shown = nil, nil, h.Shown[1:]
+			h.Sends[0].Calls[0].State = ""
+			h.Shown = append(h.Shown, report("INJECTED", "", at(7)))
+		}, []Verdict{Unreported, Untrue}},
 		{"injected is said too early", func(h *History) { h.Sends[0].Calls[0].Ended = at(2) }, []Verdict{Untrue}},
 		{"a notice says injected of what was never pasted", func(h *History) {
 			nothing(h)
 			h.Sends[0].Calls[0].State = ""
 			h.Shown = append(h.Shown, report("INJECTED", "", at(7)), report("FAILED", "IN_DOUBT", at(8)))
+			h.Kills = []Kill{{at(5), "b"}}
 		}, []Verdict{Untrue}},
 		{"failed is said of what was injected", func(h *History) { h.Shown = append(h.Shown, report("FAILED", "EXPIRED", at(7))) }, []Verdict{Untrue}},
 		{"a call says failed of what was injected", func(h *History) {
@@ -197,7 +357,7 @@ func TestVerdicts(t *testing.T) {
 		{"nothing was sent, and the next call sent it", func(h *History) {
 			h.Sends[0].Calls = []Call{{Began: at(1), Ended: at(1), Code: "BROKER_DOWN"}, {Began: at(2), Ended: at(4), State: "injected"}}
 		}, nil},
-		{"an answer that nobody gave", func(h *History) { h.Prompts, h.Answers = nil, nil }, []Verdict{Untrue}},
+		{"an answer that nobody gave", func(h *History) { h.Prompts, h.Answers = nil, nil }, []Verdict{Unreported, Untrue, Untrue}},
 		{"an answer to another brief", func(h *History) { h.Shown[0].Content = "brief tok-0" }, []Verdict{Untrue}},
 		{"a report to somebody else", func(h *History) {
 			m := report("FAILED", "IN_DOUBT", at(7))
@@ -245,7 +405,7 @@ func TestVerdicts(t *testing.T) {
 			m := h.Shown[2]
 			m.Reader, m.At = "x@a", at(5)
 			h.Shown = append(h.Shown, m)
-		}, []Verdict{Doubled}},
+		}, []Verdict{Doubled, Untrue}},
 
 		// What is left.
 		{"mail is left in an inbox", func(h *History) { h.Left = []Left{{Where: "inbox of n@b", MsgID: "id-2", What: "1 message"}} }, []Verdict{Unreported}},
@@ -284,7 +444,7 @@ func cast() History {
 		})
 	}
 	h.Sends[0].Calls[0].State = "injected"
-	h.Pastes = []Paste{{at(3), "w@b", "brief tok-1"}}
+	h.Pastes = []Paste{{At: at(3), Worker: "w@b", Text: "brief tok-1"}}
 	h.Prompts = []Prompt{{at(3), "w@b", "brief tok-1"}}
 	h.Answers = []Answer{{at(5), "w@b", "id-1", false, ""}}
 	h.Shown = []Shown{
@@ -315,7 +475,7 @@ func TestVerdictsOnBroadcasts(t *testing.T) {
 			m.From = "n@b"
 			h.Shown = append(h.Shown[1:], m)
 		}, nil},
-		{"a worker gets it twice", func(h *History) { h.Pastes = append(h.Pastes, Paste{at(7), "w@b", "brief tok-1"}) }, []Verdict{Doubled}},
+		{"a worker gets it twice", func(h *History) { h.Pastes = append(h.Pastes, Paste{At: at(7), Worker: "w@b", Text: "brief tok-1"}) }, []Verdict{Doubled}},
 		{"a main is shown it twice", func(h *History) {
 			m := h.Shown[0]
 			m.At = at(8)

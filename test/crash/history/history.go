@@ -29,8 +29,9 @@ type History struct {
 	Panes    []Pane
 	Entities []Entity
 
-	Kills []Kill
-	Left  []Left
+	Kills  []Kill
+	Faults []Fault
+	Left   []Left
 }
 
 // Send is one message that a client wanted to be sent, once, however often it
@@ -156,11 +157,20 @@ type Kill struct {
 	Host string
 }
 
+// Fault is anything else that was broken on purpose and that may leave a message
+// in doubt.
+type Fault struct {
+	At     time.Time
+	Host   string // that lost its link to the broker or was stopped; "" of the broker itself
+	Worker string // name@host of an agent that did not take its input, or ended, instead
+}
+
 // Paste is one write of text to a pane.
 type Paste struct {
 	At     time.Time
 	Worker string
 	Text   string
+	GID    string // that the pane was made for; "" if it was there before
 }
 
 // Prompt is one text that an agent's model was given.

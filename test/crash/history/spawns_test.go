@@ -52,6 +52,16 @@ func TestVerdictsOnAgents(t *testing.T) {
 			h.Spawns[0].Calls[0].Code, h.Panes[0].At = "BROKER_DOWN", at(4)
 		}, nil},
 		{"it lives, and has no task", func(h *History) { h.Spawns[0].Owes = true }, []Verdict{Lost}},
+		{"another one gets its task", func(h *History) {
+			h.Sends = []Send{{Case: 1, Token: "one", From: "m@a", To: "spawned@b", Worker: true}}
+			h.Pastes = []Paste{{At: at(3), Worker: "spawned@b", Text: "one", GID: "g-2"}}
+			h.Prompts = []Prompt{{at(3), "spawned@b", "one"}}
+		}, []Verdict{Untrue}},
+		{"it gets its task", func(h *History) {
+			h.Sends = []Send{{Case: 1, Token: "one", From: "m@a", To: "spawned@b", Worker: true}}
+			h.Pastes = []Paste{{At: at(3), Worker: "spawned@b", Text: "one", GID: "g-1"}}
+			h.Prompts = []Prompt{{at(3), "spawned@b", "one"}}
+		}, nil},
 		{"its task was not sent, and it never lived", func(h *History) { h.Spawns[2].Owes = true }, nil},
 		{"told that nothing was started, of what an earlier call did", func(h *History) {
 			h.Spawns[1].Calls = append(h.Spawns[1].Calls, SpawnCall{Call{Began: at(5), Ended: at(6), Code: "BROKER_DOWN"}, ""})
