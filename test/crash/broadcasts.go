@@ -123,7 +123,7 @@ func (c *client) toldOf(s *sending, call *history.Call, r mcp.BroadcastResult, e
 	case mcp.StateUnconfirmed:
 		call.Code = string(fault.Unconfirmed)
 	case mcp.StateNotSent:
-		call.Code = cmp.Or(one.Reason, notSent)
+		call.Code, call.NotSent = cmp.Or(one.Reason, notSent), true
 	case mcp.StateFailed:
 		call.Code, call.Report = one.Reason, true
 	default:

@@ -237,7 +237,7 @@ func (s *Send) told() (t told) {
 		case openEnd[call.Code]:
 			t.open = call.Code
 		}
-		t.refused = nothingSent[call.Code] && !call.Report
+		t.refused = call.nothingSent()
 	}
 	return t
 }
@@ -287,7 +287,7 @@ func isCode(text, code string) bool { return len(text) >= len(code) && text[:len
 func (c *checker) believed(s *Send, f fate) {
 	for i, call := range s.Calls {
 		switch {
-		case call.Code != "" && nothingSent[call.Code] && !call.Report:
+		case call.nothingSent():
 			next := len(s.Calls) > i+1
 			if !f.arrived.IsZero() && f.arrived.After(call.Began) && (!next || f.arrived.Before(s.Calls[i+1].Began)) {
 				c.add(Untrue, s, "a call was told %s at %s, and it arrived at %s", call.Code, clock(call.Ended), clock(f.arrived))

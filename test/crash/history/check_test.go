@@ -487,6 +487,13 @@ func TestVerdictsOnBroadcasts(t *testing.T) {
 			h.Shown = append(h.Shown, m)
 		}, []Verdict{Untrue}},
 		{"not sent is said of one that has it", func(h *History) { h.Sends[1].Calls[0].State, h.Sends[1].Calls[0].Code = "", "NOT_SENT" }, []Verdict{Untrue}},
+		{"nothing was sent to one until its life was over", func(h *History) {
+			h.Sends[1].Calls[0] = Call{Began: at(1), Ended: at(4), Code: "EXPIRED", NotSent: true}
+			h.Shown = h.Shown[1:]
+		}, nil},
+		{"that is said of one that has it", func(h *History) {
+			h.Sends[1].Calls[0] = Call{Began: at(1), Ended: at(4), Code: "EXPIRED", NotSent: true}
+		}, []Verdict{Untrue}},
 		{"the worker's answer vanishes", func(h *History) { h.Shown = h.Shown[:2] }, []Verdict{Lost}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -53,8 +53,12 @@ type Call struct {
 	State        string // queued, deferred, injected, pending, replied, ask; "" if it failed
 	Code         string // of the error
 	Report       bool   // the error is the message's own end, not the call's
+	NotSent      bool   // it says so itself, whatever the code
 	Text         string
 }
+
+// nothingSent reports whether the caller was told that this call sent nothing.
+func (c Call) nothingSent() bool { return !c.Report && (c.NotSent || nothingSent[c.Code]) }
 
 // Broken reports whether the caller was told nothing.
 func (c Call) Broken() bool { return c.State == "" && c.Code == "" }
