@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -79,6 +78,7 @@ func runAll(s *Store, tx *Tx, live []*request) int {
 	for i, r := range live {
 		before := tx.changes
 		r.result = s.call(tx, r.fn)
+		s.noteDamage(r.result)
 		if r.result != nil && tx.changes != before {
 			return i
 		}
@@ -93,7 +93,11 @@ func (s *Store) call(tx *Tx, fn func(*Tx) error) (err error) {
 		if p := recover(); p != nil {
 			tx.changes++ // who knows how far it came
 			s.log.Error("a function panicked inside a transaction", "panic", p, "stack", string(debug.Stack()))
-			err = fault.Wrap(fmt.Errorf("panic: %v", p), fault.Internal, "the gateway met an error of its own and stored nothing of this request; see its log")
+			if err = panicked(p); damage(err) {
+				err = s.unreadable(err)
+				return
+			}
+			err = fault.Wrap(err, fault.Internal, "the gateway met an error of its own and stored nothing of this request; see its log")
 		}
 	}()
 	return fn(tx)
@@ -114,13 +118,8 @@ func (s *Store) putEvents(tx *Tx, events []Event) {
 // mean a damaged file: that stops writes, not the daemon.
 func (s *Store) update(fn func(*Tx) error) (err error) {
 	db := s.db.Load()
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("the file is damaged, run \"bridged store check\": %v", p)
-		}
-	}()
 	tried := 0 // the number of the transaction, once it is to be committed
-	err = db.Update(func(btx *bolt.Tx) error {
+	err = transact(db, func(btx *bolt.Tx) error {
 		tx := &Tx{bolt: btx}
 		err := fn(tx)
 		s.lastBytes = tx.bytes
@@ -139,6 +138,27 @@ func (s *Store) update(fn func(*Tx) error) (err error) {
 		s.noteStanding(db, tried)
 	}
 	return err
+}
+
+// transact is bolt's Update. After a panic that one looks for free pages in the
+// whole file, in a goroutine whose own panic on a damaged page ends the process.
+func transact(db *bolt.DB, fn func(*bolt.Tx) error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	btx, err := db.Begin(true)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked(p)
+			_ = btx.Rollback() // fails only if it has ended
+		}
+	}()
+	if err := fn(btx); err != nil {
+		_ = btx.Rollback()
+		return err
+	}
+	return btx.Commit()
 }
 
 func (s *Store) countCommit() {

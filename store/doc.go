@@ -5,7 +5,8 @@
 // because a query or a redelivery brings it back, rides with the next commit
 // (Store.Later, Store.Trace). When a commit fails it is taken back if it stands
 // all the same (revoke.go); the store says so to everybody, refuses writes and
-// probes until they work again (Store.Healthy).
+// probes until they work again (Store.Healthy). Damage that is met ends its work
+// for this run (damage.go).
 //
 // Keys are fixed-width fields first, big-endian, times as Unix milliseconds,
 // UUIDs as their 16 bytes, a text field last. A value begins with one version

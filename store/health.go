@@ -14,21 +14,27 @@ const (
 	probeMax = 2 << 20
 )
 
-// outage is a time in which commits fail.
+// outage is a time in which commits fail, or the rest of a run that met damage.
 type outage struct {
-	since time.Time
-	began time.Time // since, for measuring
-	cause error
+	since   time.Time
+	began   time.Time // since, for measuring
+	cause   error
+	damaged bool // it does not end by itself
 }
 
 func (o *outage) fault() error {
+	if o.damaged {
+		return fault.Wrap(o.cause, fault.StoreUnavailable,
+			"the store is damaged, as was found at %s, so nothing is taken and nothing will be before it is mended; stop the daemon, run \"bridged store check\", and restore a copy if it finds damage",
+			o.since.Format(time.RFC3339))
+	}
 	return fault.Wrap(o.cause, fault.StoreUnavailable,
 		"the store cannot be written since %s, so nothing is taken; free or mend the disk, work goes on by itself when writes succeed again",
 		o.since.Format(time.RFC3339))
 }
 
 // Healthy returns nil, or STORE_UNAVAILABLE with the time since which commits
-// fail.
+// fail, or at which damage was met.
 func (s *Store) Healthy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,11 +51,18 @@ func (s *Store) failed(batch []*request, cause error) {
 	s.mu.Lock()
 	s.stats.Failures++
 	s.failedBytes = s.lastBytes
-	s.down = &outage{since: s.opts.Now(), began: time.Now(), cause: cause}
+	if s.down == nil {
+		s.down = &outage{since: s.opts.Now(), cause: cause}
+	}
+	s.down.began = time.Now()
 	s.mu.Unlock() // from here on nothing is taken
-	s.log.Error("the store cannot be written", "error", cause)
+	s.noteDamage(cause)
+	if !damage(cause) {
+		s.log.Error("the store cannot be written", "error", cause)
+	}
 	revoked := s.revoke()
 	if revoked != nil {
+		s.noteDamage(revoked)
 		s.log.Error("the store tells nobody yet what became of a commit that failed", "error", revoked)
 	}
 	s.mu.Lock()
@@ -81,8 +94,7 @@ func (s *Store) awaitWrites(ctx context.Context) bool {
 		if s.stopping(ctx) {
 			return false
 		}
-		if s.fit() && s.probe() == nil {
-			s.recovered()
+		if s.fit() && s.probe() == nil && s.recovered() {
 			return true
 		}
 	}
@@ -104,9 +116,9 @@ func (s *Store) probe() error {
 	})
 }
 
-// recovered ends the outage. The probe's record is removed with the next
-// commit.
-func (s *Store) recovered() {
+// recovered ends the outage, unless damage was met meanwhile. The probe's record
+// is removed with the next commit.
+func (s *Store) recovered() bool {
 	s.Later(func(tx *Tx) error {
 		b, err := tx.bucket(bucketMeta)
 		if err != nil {
@@ -117,6 +129,10 @@ func (s *Store) recovered() {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.down.damaged {
+		return false
+	}
 	s.log.Info("the store can be written again", "since", s.down.since)
 	s.down = nil
+	return true
 }

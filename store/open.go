@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -236,8 +235,9 @@ func (s *Store) View(fn func(*Tx) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a read of the store panicked", "panic", p, "stack", string(debug.Stack()))
-			err = fault.Wrap(fmt.Errorf("panic: %v", p), fault.StoreUnavailable, "the store %s cannot be read; stop the daemon, run \"bridged store check\" and restore a copy if it finds damage", s.path)
+			err = s.unreadable(panicked(p))
 		}
+		s.noteDamage(err)
 	}()
 	var inner error
 	err = db.View(func(tx *bolt.Tx) error {

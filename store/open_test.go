@@ -256,18 +256,7 @@ func TestOnlyAStoreThatWasNotClosedIsReadThrough(t *testing.T) {
 	for range 200 { // so that it has a page of its own
 		write(t, s, func(tx *Tx) error { return tx.PutSeen(0, newID(), newID(), Seen{Host: strings.Repeat("x", 250)}) })
 	}
-	// hurt damages the pages that hold the marker.
-	hurt := func(file []byte) []byte {
-		t.Helper()
-		file = bytes.Clone(file)
-		page := os.Getpagesize()
-		for at := range len(file) / page {
-			if p := file[at*page : (at+1)*page]; bytes.Contains(p, []byte("markermarker")) {
-				fill(p[:16], 0xff)
-			}
-		}
-		return file
-	}
+	hurt := func(file []byte) []byte { return hurtMarked(file, "markermarker") }
 	read := func() []byte {
 		t.Helper()
 		b, err := os.ReadFile(path)
@@ -305,6 +294,18 @@ func TestOnlyAStoreThatWasNotClosedIsReadThrough(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantWords(t, refused(t, Options{Dir: dir}), path, "is damaged")
+}
+
+// hurtMarked damages the pages that hold the marker.
+func hurtMarked(file []byte, marker string) []byte {
+	file = bytes.Clone(file)
+	page := os.Getpagesize()
+	for at := range len(file) / page {
+		if p := file[at*page : (at+1)*page]; bytes.Contains(p, []byte(marker)) {
+			fill(p[:16], 0xff)
+		}
+	}
+	return file
 }
 
 func fill(b []byte, with byte) {

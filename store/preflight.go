@@ -36,7 +36,7 @@ func preflight(path string, opts bolt.Options) error {
 		return openError(path, err)
 	}
 	if cause != nil {
-		return fault.Wrap(cause, fault.StoreUnavailable,
+		return fault.Wrap(fmt.Errorf("%w: %w", errDamage, cause), fault.StoreUnavailable,
 			"the store %s is damaged; move it away and restore a copy (%s.schema-*.bak, a backup), or start with an empty one", path, path)
 	}
 	return nil

@@ -28,7 +28,7 @@ var errDamaged = errors.New("the value has an unknown version or is cut off")
 
 // damaged makes the error of a value that cannot be read.
 func damaged(bucket string, cause error) error {
-	return fault.Wrap(cause, fault.StoreUnavailable,
+	return fault.Wrap(fmt.Errorf("%w: %w", errDamage, cause), fault.StoreUnavailable,
 		"a record in bucket %q of the store cannot be read; stop the daemon, run \"bridged store check\" and restore a copy if it finds damage", bucket)
 }
 

@@ -41,7 +41,7 @@ func (s *Store) noteStanding(db *bolt.DB, tx int) {
 // revoke makes sure that no commit that failed stands. After an error it is to
 // be called again before anything is written.
 func (s *Store) revoke() error {
-	if s.standing.tx == 0 && s.db.Load() != nil {
+	if s.standing.tx == 0 && (s.db.Load() != nil || s.broken()) {
 		return nil
 	}
 	s.file.Lock() // no reader may hold pages that are free again
@@ -93,15 +93,16 @@ func (s *Store) wipeMeta() (err error) {
 // it takes too long.
 func (s *Store) fit() bool {
 	err := s.revoke()
+	s.noteDamage(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case err == nil:
 		s.answer(s.down.fault())
-	case time.Since(s.down.began) > answerBound:
+	case s.down.damaged, time.Since(s.down.began) > answerBound:
 		s.answer(unsure(err))
 	}
-	return err == nil
+	return err == nil && !s.down.damaged
 }
 
 // answer tells those who wait for the failed commit; s.mu is held.

@@ -1,0 +1,116 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"fleetd/fault"
+	"fleetd/migrations"
+)
+
+// Fails if damage that is met while the store runs passes for health or for an
+// outage that ends by itself, if it is not said or said at each try, if it ends
+// the process, or if the next start opens the file as if nothing were.
+func TestDamageThatIsMetIsNoOutage(t *testing.T) {
+	page := func(file []byte) []byte { return hurtMarked(file, "markermarker") }
+	record := func(file []byte) []byte { // another version
+		return bytes.ReplaceAll(file, []byte("\x01{\"GID\""), []byte("\xff{\"GID\""))
+	}
+	id := newID()
+	for _, c := range []struct {
+		name    string
+		hurt    func([]byte) []byte
+		meet    func(*Store) error
+		refused bool // by the next start
+	}{
+		{"a page in a read", page, func(s *Store) error {
+			return s.View(func(tx *Tx) error { _, _, err := tx.SeenOf(0, id, id); return err })
+		}, true},
+		{"a page in a write", page, func(s *Store) error {
+			return s.Write(t.Context(), func(tx *Tx) error { return tx.PutSeen(0, id, id, Seen{}) })
+		}, true},
+		{"a record", record, func(s *Store) error {
+			return s.View(func(tx *Tx) error { _, err := tx.Entities(); return err })
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := privateDir(t)
+			path := filepath.Join(dir, DefaultFile)
+			s := openAt(t, Options{Dir: dir})
+			stop := start(t, s)
+			write(t, s, func(tx *Tx) error {
+				return errors.Join(putEntity(newID(), "a")(tx), tx.PutSeen(0, id, id, Seen{Host: strings.Repeat("marker", 40)}))
+			})
+			write(t, s, func(tx *Tx) (err error) {
+				for range 200 { // so that the marker has a page of its own
+					err = errors.Join(err, tx.PutSeen(0, newID(), newID(), Seen{Host: strings.Repeat("x", 250)}))
+				}
+				return err
+			})
+			if err := errors.Join(stop(), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			file, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, c.hurt(file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			opts := Options{Dir: dir, Steps: migrations.Steps, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})}
+			if s, err = Open(t.Context(), opts); err != nil {
+				t.Fatal(err)
+			}
+			stop = start(t, s)
+			write(t, s, putEntity(newID(), "b")) // it is not met yet
+			if err := s.Healthy(); err != nil {
+				t.Fatal(err)
+			}
+			for _, err := range []error{c.meet(s), c.meet(s), s.Healthy(), s.Write(t.Context(), putEntity(newID(), "c"))} {
+				if !fault.Is(err, fault.StoreUnavailable) {
+					t.Fatalf("%v, want STORE_UNAVAILABLE", err)
+				}
+				wantWords(t, err.Error(), "bridged store check")
+				if strings.Contains(err.Error(), "by itself") {
+					t.Errorf("it is called an outage: %v", err)
+				}
+			}
+			if err := errors.Join(stop(), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(log.String(), "THE STORE IS DAMAGED"); n != 1 {
+				t.Errorf("said %d times, want once:\n%s", n, log.String())
+			}
+			s, err = Open(t.Context(), opts)
+			if err == nil {
+				_ = s.Close()
+			}
+			if (err != nil) != c.refused {
+				t.Errorf("the next start: %v", err)
+			}
+		})
+	}
+}
+
+// Fails if a defect of the program is taken for damage, which stops all work.
+func TestADefectIsNoDamage(t *testing.T) {
+	s := runningStore(t, Options{})
+	defect := func(*Tx) error { var none *Entity; none.Name = "x"; return nil }
+	if err := s.View(defect); !fault.Is(err, fault.StoreUnavailable) {
+		t.Errorf("read: %v", err)
+	}
+	if err := s.Write(t.Context(), defect); !fault.Is(err, fault.Internal) {
+		t.Errorf("write: %v", err)
+	}
+	if err := s.Healthy(); err != nil {
+		t.Errorf("healthy: %v", err)
+	}
+	write(t, s, putEntity(newID(), "x"))
+}
