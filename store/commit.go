@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"time"
 
 	"fleetd/fault"
 	"fleetd/test/failpoint"
@@ -118,6 +119,8 @@ func (s *Store) putEvents(tx *Tx, events []Event) {
 // mean a damaged file: that stops writes, not the daemon.
 func (s *Store) update(fn func(*Tx) error) (err error) {
 	db := s.db.Load()
+	s.committing(time.Now())
+	defer s.committing(time.Time{})
 	tried := 0 // the number of the transaction, once it is to be committed
 	err = transact(db, func(btx *bolt.Tx) error {
 		tx := &Tx{bolt: btx}

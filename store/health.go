@@ -10,6 +10,8 @@ import (
 const (
 	probeFirst = 100 * time.Millisecond
 	probeLast  = 2 * time.Second
+	// hangBound is how long a commit may take before the store reads unhealthy.
+	hangBound = 10 * time.Second
 	// probeMax bounds the size of a probe, in bytes.
 	probeMax = 2 << 20
 )
@@ -34,14 +36,26 @@ func (o *outage) fault() error {
 }
 
 // Healthy returns nil, or STORE_UNAVAILABLE with the time since which commits
-// fail, or at which damage was met.
+// fail, or at which damage was met, or for which the disk has not answered.
 func (s *Store) Healthy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.down == nil {
-		return nil
+	if s.down != nil {
+		return s.down.fault()
 	}
-	return s.down.fault()
+	if hung := time.Since(s.began); !s.began.IsZero() && hung > hangBound {
+		return fault.New(fault.StoreUnavailable,
+			"the disk has not answered a write of the store for %s, so what needs it waits; look after the disk, work goes on by itself when it answers",
+			hung.Truncate(time.Second))
+	}
+	return nil
+}
+
+// committing notes that a commit begins, at the zero time that it is over.
+func (s *Store) committing(since time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began = since
 }
 
 // failed begins an outage: everybody who waits is told, and what nobody waits

@@ -187,3 +187,27 @@ func TestEndDuringAnOutageSaysWhatWasLost(t *testing.T) {
 		t.Errorf("%d lost, want 1", got)
 	}
 }
+
+// Fails if a disk that hangs, which returns no error, reads as health, or for
+// good once it answers.
+func TestADiskThatHangsIsNotHealthy(t *testing.T) {
+	g := &gate{}
+	s := runningStore(t, Options{Synced: g.pass})
+	synced, answer := g.shut()
+	done := make(chan error, 1)
+	go func() { done <- s.Write(context.Background(), putEntity(newID(), "x")) }()
+	receive(t, "the sync", synced)
+	s.mu.Lock()
+	s.began = s.began.Add(-hangBound)
+	s.mu.Unlock()
+	if err := s.Healthy(); !fault.Is(err, fault.StoreUnavailable) || !strings.Contains(err.Error(), "has not answered") {
+		t.Errorf("healthy: %v, want STORE_UNAVAILABLE with what is wrong", err)
+	}
+	answer()
+	if err := receive(t, "the write", done); err != nil {
+		t.Error(err)
+	}
+	if err := s.Healthy(); err != nil {
+		t.Errorf("after it answered: %v", err)
+	}
+}

@@ -98,6 +98,7 @@ type Store struct {
 	since  time.Time  // when the oldest rider came
 	traced time.Time  // when the oldest event came
 	down   *outage    // nil while writes work
+	began  time.Time  // when the commit under way did; zero: there is none
 	unsure []*request // of the commit that failed, while it is not certain that it does not stand
 	stats  counters
 
