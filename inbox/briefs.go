@@ -133,6 +133,20 @@ func (in *Inbox) OpenBriefs(gid string) ([]store.Brief, error) {
 	return slices.DeleteFunc(all, func(b store.Brief) bool { return b.State == briefReplied }), err
 }
 
+// BriefLast returns the brief that an agent had to do with last: of those that it
+// has not answered and those that it answered within the last hour, the one that
+// it was given, or answered, latest.
+func (in *Inbox) BriefLast(gid string) (last store.Brief, found bool, err error) {
+	all, err := in.briefs(gid)
+	since := in.cfg.Now().Add(-recentFor).UnixMilli()
+	for _, b := range all {
+		if (b.State != briefReplied || b.At >= since) && (!found || b.At >= last.At) {
+			last, found = b, true
+		}
+	}
+	return last, found, err
+}
+
 // BriefToAnswer picks the brief that an answer of gid is for: the one named,
 // which may have been answered before, else the only open one (design §7), else
 // the only one in doubt: whoever answers must have got something.

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"testing"
+	"time"
 
 	"fleetd/fabric/envelope"
 )
@@ -65,4 +66,50 @@ func TestTheBriefGivenLastIsKnownAtOnce(t *testing.T) {
 	batch, _ = w.poll(e.GID, Filter{}, Limit{})
 	batch.Settle(true)
 	same(t, "after an answer", second.MsgID, last())
+}
+
+// Fails if an agent that answers a brief and then writes because of it counts as
+// one that nobody wrote to; or if it counts so for ever.
+func TestTheBriefAnsweredLastIsKnownForAnHour(t *testing.T) {
+	w := newWorld(t)
+	e := w.worker("a")
+	last := func() string {
+		t.Helper()
+		b, _, err := w.in.BriefLast(e.GID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.MsgID
+	}
+	take := func(what string) *envelope.Envelope {
+		env := w.brief(e.GID, what)
+		w.broker.publish(e.GID, env)
+		await(t, "injected", func() bool { return w.outcome(e.GID, env.MsgID) == "injected" })
+		return env
+	}
+	reply := func(env *envelope.Envelope) {
+		t.Helper()
+		w.clock.pass(time.Second)
+		b, err := w.in.BriefToAnswer(e.GID, env.MsgID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.disk.Write(t.Context(), MarkReplied(b, w.clock.now())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same(t, "before anything", "", last())
+	first := take("first")
+	same(t, "given", first.MsgID, last())
+	reply(first)
+	same(t, "answered", first.MsgID, last())
+	w.clock.pass(time.Second)
+	long, short := take("that takes long"), take("that does not")
+	reply(short)
+	same(t, "answered while another is open", short.MsgID, last())
+	w.clock.pass(recentFor + time.Second)
+	same(t, "an hour later", long.MsgID, last())
+	reply(long)
+	w.clock.pass(recentFor + time.Second)
+	same(t, "an hour after all were answered", "", last())
 }

@@ -34,6 +34,7 @@ type Mailbox interface {
 	Recently(gid string) []inbox.Recent
 	GivenLast(gid string) (*envelope.Envelope, bool)
 	OpenBriefs(gid string) ([]store.Brief, error)
+	BriefLast(gid string) (store.Brief, bool, error)
 	BriefToAnswer(gid, msgID string) (store.Brief, error)
 	Register(ctx context.Context, r inbox.Registration) (store.Entity, string, bool, error)
 	Unregister(ctx context.Context, name string) (store.Entity, error)

@@ -50,10 +50,11 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 
 // because is the flow that a worker's message continues: that of the brief it
 // works on, where there is one and no other (design §4). With several open, as a
-// worker has that never answers, and of a main it begins a flow of its own, but
-// counts on from the brief that was given last, so that those who write because
-// of each other are stopped. What answers a message of its own does not count:
-// who hands out one task after the other is no loop.
+// worker has that never answers, with none, as one has that answers first, and of
+// a main it begins a flow of its own, but counts on from the brief of the last
+// hour that the sender had to do with last, so that those who write because of
+// each other are stopped. What answers a message of its own does not count: who
+// hands out one task after the other is no loop.
 func (c *Conversation) because(who Caller) (trace string, hops int, err error) {
 	if who.Kind != inbox.Worker {
 		if last, found := c.Mailbox.GivenLast(who.GID); found {
@@ -61,15 +62,15 @@ func (c *Conversation) because(who Caller) (trace string, hops int, err error) {
 		}
 		return "", 0, nil
 	}
-	open, err := c.Mailbox.OpenBriefs(who.GID)
-	if err != nil || len(open) == 0 {
+	last, found, err := c.Mailbox.BriefLast(who.GID)
+	if err != nil || !found {
 		return "", 0, err
 	}
-	last := open[len(open)-1]
-	if len(open) > 1 {
-		return "", last.Hops + 1, nil
+	open, err := c.Mailbox.OpenBriefs(who.GID)
+	if len(open) == 1 {
+		trace = open[0].TraceID
 	}
-	return last.TraceID, last.Hops + 1, nil
+	return trace, last.Hops + 1, err
 }
 
 // sendWait is one open send: its waiter among the caller's mail, and its watch
