@@ -112,6 +112,16 @@ func (b *box) snapshot() store.Entity {
 	return b.entity
 }
 
+// isOver reports whether the entity is gone.
+func (b *box) isOver() bool {
+	select {
+	case <-b.over:
+		return true
+	default:
+		return false
+	}
+}
+
 // become replaces the entity; whoever waits for its old pane looks again.
 func (b *box) become(e store.Entity) {
 	b.mu.Lock()

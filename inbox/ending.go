@@ -202,6 +202,45 @@ func (in *Inbox) gone(ctx context.Context, b *box) (done bool, err error) {
 	return true, nil
 }
 
+// goneFor is how long an entity that is gone is remembered. Nobody can ask for
+// it after that: its dead letters live 14 days, its homes 15, and the records of
+// what it was sent are pruned before.
+const goneFor = 15 * 24 * time.Hour
+
+// forgetGone drops those that are gone for so long, record and box. Their gids
+// stay dead: one is never given out twice, and without a record none is opened.
+// What could not be done is done at the next prune, or the next start's.
+func (in *Inbox) forgetGone(ctx context.Context, now time.Time) {
+	in.registry.Lock()
+	defer in.registry.Unlock()
+	var old []string
+	for _, b := range in.all() {
+		if e := b.snapshot(); b.isOver() && e.GoneAt != 0 && now.Sub(time.UnixMilli(e.GoneAt)) > goneFor {
+			old = append(old, e.GID)
+		}
+	}
+	if len(old) == 0 {
+		return
+	}
+	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+		for _, gid := range old {
+			if err := tx.DeleteEntity(gid); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		in.log.Warn("entities that ended long ago could not be forgotten yet", "entities", len(old), "error", err)
+		return
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, gid := range old {
+		delete(in.boxes, gid)
+	}
+}
+
 // abandon tells everyone whose brief the entity had and did not answer, and
 // everyone with whom it had a question open. After an error not all were told.
 func (in *Inbox) abandon(ctx context.Context, gid string) (failed error) {

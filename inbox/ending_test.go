@@ -5,9 +5,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"fleetd/fault"
 	"fleetd/store"
 )
 
@@ -177,4 +179,60 @@ func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.all.String()
+}
+
+// Fails if who ended is kept for ever or looked at by every sweep, if he is
+// forgotten while somebody may still ask for him, if a live one is, or if a
+// forgotten gid or token comes back.
+func TestWhoEndedLongAgoIsForgotten(t *testing.T) {
+	w := newWorld(t)
+	e, token, _, err := w.in.Register(t.Context(), Registration{Name: "m", Kind: Main})
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := w.main("live")
+	if _, err := w.in.Unregister(t.Context(), "m"); err != nil {
+		t.Fatal(err)
+	}
+	same(t, "the end", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	same(t, "who is swept", 1, len(w.in.present()))
+	env := w.brief(e.GID, "x")
+
+	w.swept(14 * 24 * time.Hour)
+	w.swept(time.Second) // the prune of the one before is done
+	same(t, "after 14 days", []string{"m", "live"}, w.names())
+	wants(t, w.in.Deliver(t.Context(), env, nil), fault.PaneGone)
+
+	w.clock.pass(25 * time.Hour)
+	await(t, "it is forgotten", func() bool { _, found := w.in.Entity(e.GID); return !found })
+	for _, when := range []string{"at once", "after a restart"} {
+		same(t, when, []string{"live"}, w.names())
+		_, found := w.in.Entity(e.GID)
+		_, alive := w.in.ByName(e.GID)
+		_, _, known := w.in.ByToken(token)
+		same(t, when, []bool{false, false, false}, []bool{found, alive, known})
+		if err := w.in.Deliver(t.Context(), env, nil); err == nil {
+			t.Errorf("%s: mail was taken", when)
+		}
+		w.restart()
+	}
+	if again := w.main("m"); again.GID == e.GID {
+		t.Error("the same gid lives again")
+	}
+	same(t, "the live one", live, w.in.Entities()[0])
+}
+
+// names are those whom the store knows, in the order in which they were made.
+func (w *world) names() (names []string) {
+	err := w.store.View(func(tx *store.Tx) error {
+		all, err := tx.Entities()
+		for _, e := range all {
+			names = append(names, e.Name)
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatalf("entities: %v", err)
+	}
+	return names
 }

@@ -159,7 +159,8 @@ func (in *Inbox) free(pane Pane, gid string) error {
 	return nil
 }
 
-// Entities lists everyone who has an inbox here, also those that have ended.
+// Entities lists everyone who has an inbox here, also those that ended within
+// the last 15 days.
 func (in *Inbox) Entities() []store.Entity {
 	var all []store.Entity
 	for _, b := range in.all() {
@@ -213,10 +214,12 @@ func (in *Inbox) owner(token string) (store.Entity, bool) {
 	if err != nil {
 		in.log.Error("a token could not be looked up", "error", err)
 	}
-	if !found {
+	b := in.box(gid)
+	if !found || b == nil {
 		return store.Entity{}, false
 	}
-	return in.ByName(gid)
+	e := b.snapshot()
+	return e, !Ended(e)
 }
 
 // ByName returns the live entity of that name or gid.

@@ -251,6 +251,11 @@ func (in *Inbox) all() []*box {
 	return all
 }
 
+// present are the boxes of those that are not gone.
+func (in *Inbox) present() []*box {
+	return slices.DeleteFunc(in.all(), (*box).isOver)
+}
+
 // Owns reports whether gid is an entity of this host.
 func (in *Inbox) Owns(gid string) bool { return in.box(gid) != nil }
 

@@ -20,7 +20,7 @@ const (
 	endsAtOnce = 32
 )
 
-// every looks at each box, again and again, until ctx ends.
+// every looks at each box that is not gone, again and again, until ctx ends.
 func (in *Inbox) every(ctx context.Context, look func(context.Context, *box)) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -30,7 +30,7 @@ func (in *Inbox) every(ctx context.Context, look func(context.Context, *box)) {
 			return
 		case <-tick.C:
 		}
-		for _, b := range in.all() {
+		for _, b := range in.present() {
 			look(ctx, b)
 		}
 	}
@@ -52,13 +52,14 @@ func (in *Inbox) expireAndPrune(ctx context.Context) {
 			continue
 		}
 		in.turns.expire(in.cfg.Now())
-		for _, b := range in.all() {
+		for _, b := range in.present() {
 			in.takeExpired(b, in.cfg.Now())
 			in.expireDue(ctx, b)
 		}
 		if now := in.cfg.Now(); now.Sub(pruned) > pruneEvery {
 			pruned = now
 			in.prune(now)
+			in.forgetGone(ctx, now)
 		}
 	}
 }
