@@ -108,11 +108,15 @@ func TestMoreTakesTheNextWindow(t *testing.T) {
 	const window = 1500
 	const total = 3*window + 7
 	var crowd sync.WaitGroup
-	for i := range 512 { // not all at once: who waits too long for his turn is sent away
+	for i := range 128 { // not all at once: who waits too long for his turn is sent away
 		crowd.Go(func() {
-			for n := i; n < total; n += 512 {
+			for n := i; n < total; n += 128 {
 				e := fl.letter(envelope.Send, "hosta", gid, gid, fmt.Sprint(n))
-				if out, err := a.Publish(t.Context(), envelope.LaneMail, e, nil); out != Confirmed {
+				out, err := a.Publish(t.Context(), envelope.LaneMail, e, nil)
+				for tries := 1; out == NotSent && tries < 10; tries++ { // a busy machine
+					out, err = a.Publish(t.Context(), envelope.LaneMail, e, nil)
+				}
+				if out != Confirmed {
 					t.Errorf("publish %d: %v %v", n, out, err)
 				}
 			}
