@@ -62,8 +62,8 @@ gets each reply once, in the order of each queue. An empty queue stays unless
 The queues are those of the panes that herdr has and of the workers that are
 registered, those that --queue names, and those that the broker's management API
 lists. That API lists the queues of other hosts too: leave them out with --skip.
-Those that nobody here knows are never touched. A worker whose pane is no more: register it without a pane, and say whose
-mail it was with --map.`,
+Those that nobody here knows are never touched. A worker whose pane is no more:
+register it without a pane, and say whose mail it was with --map.`,
 		Example: "  bridged migrate\n  bridged migrate --apply --delete\n  bridged migrate --map wQ:p2=reviewer --management http://broker:15672",
 		GroupID: groupHost,
 		Args:    cobra.NoArgs,
@@ -337,7 +337,7 @@ func planned(rows []migrations.Row) string {
 	}
 	switch {
 	case problems > 0:
-		return fmt.Sprintf("%d queues have a problem; nothing is moved before it is solved", problems)
+		return fmt.Sprintf("queues with a problem: %d; nothing is moved before that is solved", problems)
 	case messages == 0:
 		return "there is nothing to move"
 	}

@@ -62,14 +62,14 @@ func ValidName(s string) bool {
 // announced (BAD_REQUEST, TOO_LARGE), and nil where it can.
 func CheckMember(name string, groups []string) *fault.Error {
 	if !ValidName(name) {
-		return fault.New(fault.BadRequest, "%.80q is no name: use lower-case letters, digits and dashes, a letter first, at most %d; all is taken", name, MaxName)
+		return fault.New(fault.BadRequest, "%.80q is no name: use lower-case letters, digits and dashes, a letter first, at most %d; the name all is taken", name, MaxName)
 	}
 	if len(groups) > MaxGroups {
 		return fault.New(fault.TooLarge, "%s would be in %d groups; at most %d are possible", name, len(groups), MaxGroups)
 	}
 	for _, group := range groups {
 		if !ValidName(group) {
-			return fault.New(fault.BadRequest, "%.80q is no group name: use lower-case letters, digits and dashes, a letter first, at most %d; all is taken", group, MaxName)
+			return fault.New(fault.BadRequest, "%.80q is no group name: use lower-case letters, digits and dashes, a letter first, at most %d; the name all is taken", group, MaxName)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -35,6 +36,17 @@ func (t *tale) run(ctx context.Context, h *fleet.Host, args ...string) (string, 
 	return printed, nil
 }
 
+// quoted is a command's arguments as one types them.
+func quoted(args []string) string {
+	words := slices.Clone(args)
+	for i, w := range words {
+		if strings.Contains(w, " ") {
+			words[i] = `"` + w + `"`
+		}
+	}
+	return strings.Join(words, " ")
+}
+
 // output runs bridged and returns its standard output.
 func (t *tale) output(ctx context.Context, h *fleet.Host, args ...string) ([]byte, error) {
 	out, err := t.bridged(ctx, h, args...).Output()
@@ -54,7 +66,7 @@ func (t *tale) bridged(ctx context.Context, h *fleet.Host, args ...string) *exec
 func (t *tale) show(ctx context.Context, h *fleet.Host, args ...string) (string, error) {
 	printed, err := t.run(ctx, h, args...)
 	if err == nil {
-		t.out.command(h.Name, "bridged "+strings.Join(args, " "), printed)
+		t.out.command(h.Name, "bridged "+quoted(args), printed)
 	}
 	return printed, err
 }
