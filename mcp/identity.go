@@ -68,7 +68,7 @@ func (s *Server) identifyMCP(r *http.Request) (identity, *fault.Error) {
 			return identity{caller: c, entity: true}, nil
 		}
 	}
-	return identity{}, noToken()
+	return identity{}, noToken(", or set mcp.default_main to a main that is registered")
 }
 
 // identifyTCP is the rule of the REST paths on TCP: a token, nothing else.
@@ -76,7 +76,7 @@ func (s *Server) identifyTCP(r *http.Request) (identity, *fault.Error) {
 	if token, given := bearer(r); given {
 		return s.byToken(token)
 	}
-	return identity{}, noToken()
+	return identity{}, noToken("")
 }
 
 // identifySocket is the rule of the unix socket. The peer has to be the
@@ -130,9 +130,9 @@ func noLonger() *fault.Error {
 		"this identity was revoked during the call: its token was replaced, or it was unregistered. What was accepted stays accepted; connect with the new token, or register again.")
 }
 
-func noToken() *fault.Error {
+func noToken(otherwise string) *fault.Error {
 	return fault.New(fault.NotAuthenticated,
-		"the request does not say who asks. Send the entity's token as \"Authorization: Bearer …\" (agents: set BRIDGED_TOKEN in the client's configuration), or set mcp.default_main.")
+		"the request does not say who asks. Send the entity's token as \"Authorization: Bearer …\" (agents: set BRIDGED_TOKEN in the client's configuration)%s.", otherwise)
 }
 
 func loopbackClient(r *http.Request) bool {

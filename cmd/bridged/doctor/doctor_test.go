@@ -31,7 +31,11 @@ func (f fake) Roster(context.Context, mcp.RosterArgs) (mcp.RosterResult, error) 
 // well is a host on which all is well but for herdr, which nobody needs.
 func well(t *testing.T) (Patient, *fake) {
 	t.Helper()
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "" { // as with mcp.default_main: no session
+			http.Error(w, "Invalid session ID", http.StatusBadRequest)
+			return
+		}
 		w.WriteHeader(http.StatusUnauthorized)
 		if _, err := w.Write([]byte(`{"jsonrpc":"2.0","id":null,"error":{}}`)); err != nil {
 			t.Error(err)
