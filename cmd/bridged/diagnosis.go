@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fleetd/fabric"
+	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/fault"
 	"fleetd/mcp"
@@ -48,7 +49,11 @@ func (d diagnosis) Diagnose(ctx context.Context) (mcp.Diagnosis, error) {
 	out.Brand = g.fabric.Brand()
 	d.peers(ctx, &out)
 	for _, s := range g.fabric.Strangers(strangeWithin) {
-		out.Strangers = append(out.Strangers, mcp.Stranger{Host: s.Host, Trusted: g.trust.Keys(s.Host) != nil})
+		trusted := g.trust.Keys(s.Host) != nil
+		if trusted && s.Reason == envelope.UnknownSigner {
+			continue // it was refused before its host was trusted
+		}
+		out.Strangers = append(out.Strangers, mcp.Stranger{Host: s.Host, Trusted: trusted})
 	}
 	if out.Broker == string(fabric.Connected) {
 		d.queues(ctx, &out)

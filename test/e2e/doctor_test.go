@@ -179,6 +179,23 @@ func TestDoctorSaysWhatDoesNotWork(t *testing.T) {
 		finding{"agents", "warn", "nobody is registered", "bridged register main"},
 		finding{"trust", "fail", "what comes as from hostb is refused: no key of it is trusted", "`bridged keys trust hostb.pub` here"})
 	must(a.Trust(b.Host))
+	// What was refused before is no sign of another key.
+	eventually(t, ctx, func() error {
+		all, _, err := a.examine(ctx)
+		if err != nil {
+			return err
+		}
+		has := func(words string) bool {
+			return slices.ContainsFunc(all, func(f finding) bool { return strings.Contains(f.What, words) })
+		}
+		if has("fits no key") {
+			t.Errorf("a host that is trusted since just now: %+v", all)
+		}
+		if !has("hostb is online and does not answer") {
+			return fmt.Errorf("the key is not taken up yet: %+v", all)
+		}
+		return nil
+	})
 	a.says(ctx, "", finding{"trust", "fail", "hostb is online and does not answer", "`bridged keys trust hosta.pub` there"})
 	must(b.Trust(a.Host))
 	lead := addMain(t, ctx, a.Host, "lead")
