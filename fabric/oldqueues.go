@@ -197,7 +197,7 @@ func (o *OldQueues) Mark(ctx context.Context, queue, id, text string) error {
 	})
 	switch {
 	case fault.Is(err, fault.BrokerRefused):
-		return fault.Wrap(err, fault.BrokerRefused, "the broker does not let this gateway's login put a mark into %s; it needs the right to write to the default exchange (amq.default). Run this again as an administrator", queue)
+		return fault.Wrap(err, fault.BrokerRefused, "the broker does not let this gateway's login put a mark into %s; it needs the right to write to the default exchange (amq.default; on LavinMQ the empty name). Run this again as an administrator", queue)
 	case err != nil:
 		return err
 	case became == nacked:

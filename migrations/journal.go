@@ -53,7 +53,7 @@ const (
 )
 
 var (
-	bucketHands  = []byte("hands")  // queue → keys that a run had in hand and does not know to be out
+	bucketHands  = []byte("hands")  // queue → hand
 	bucketHeads  = []byte("heads")  // queue, 0, mark, 0, key → head
 	bucketOwners = []byte("owners") // queue's own message id → owner
 )
@@ -118,22 +118,26 @@ func put(tx *bolt.Tx, bucket []byte, key string, v any) error {
 
 func headKey(queue, mark, key string) string { return queue + "\x00" + mark + "\x00" + key }
 
-// hand returns the keys that an earlier run had in hand and does not know to be
-// out of queue: of a run that was killed, the broker may hold them still.
-func (j *Journal) hand(queue string) (keys []string, err error) {
+// hand is what a run took from a queue and does not know to be out of it or
+// back: of a run that was cut off, the broker may hold it still.
+type hand struct {
+	Keys []string `json:"keys,omitempty"` // or about to be put there
+	All  int      `json:"all,omitempty"`  // the whole queue, in which so many lay; 0 when it is not looked through
+}
+
+func (j *Journal) hand(queue string) (h hand, err error) {
 	err = j.db.View(func(tx *bolt.Tx) error {
-		_, err := get(tx, bucketHands, queue, &keys)
+		_, err := get(tx, bucketHands, queue, &h)
 		return err
 	})
 	if err != nil {
-		return nil, journalFault(err)
+		return hand{}, journalFault(err)
 	}
-	return keys, nil
+	return h, nil
 }
 
-// holding notes that keys are taken from queue or about to be put there.
-func (j *Journal) holding(queue string, keys ...string) error {
-	return j.update(func(tx *bolt.Tx) error { return put(tx, bucketHands, queue, keys) })
+func (j *Journal) holding(queue string, h hand) error {
+	return j.update(func(tx *bolt.Tx) error { return put(tx, bucketHands, queue, h) })
 }
 
 // knows reports whether messages before mark were sent, or about to be.
@@ -216,7 +220,7 @@ func (j *Journal) begin(queue string, places []place, batch []Old, t terms) (all
 				return err
 			}
 		}
-		return put(tx, bucketHands, queue, keys)
+		return put(tx, bucketHands, queue, hand{Keys: keys})
 	})
 	return all, err
 }
@@ -275,7 +279,7 @@ func (j *Journal) end(queue string, places []place, all []sending, fates []fate,
 				return err
 			}
 		}
-		return put(tx, bucketHands, queue, held)
+		return put(tx, bucketHands, queue, hand{Keys: held})
 	})
 }
 

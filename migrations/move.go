@@ -108,9 +108,9 @@ type run struct {
 	line  []place          // what lies in the queue, as far as it is known
 	ts    map[string]int64 // by mark: the time of letters that were never sent
 	looks int              // surveys so far
-	// What an earlier run held did not come back: it is out of the queue, or the
-	// broker holds it still for a peer that is gone, and if-empty does not count
-	// that. The queue is left for the next run to delete.
+	// What an earlier run held may not have come back: it is out of the queue, or
+	// the broker holds it still for a peer that is gone, and if-empty does not
+	// count that. The queue is left for the next run to delete.
 	unsure bool
 }
 
@@ -121,7 +121,7 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 	if errors.Is(err, ErrNoQueue) { // somebody deleted it, with all that it held
 		r.count.Vanished += r.count.Left
 		r.count.Left = 0
-		err = m.Journal.holding(row.Queue)
+		err = m.Journal.holding(row.Queue, hand{})
 	}
 	if err == nil && m.Delete && !r.unsure {
 		failpoint.Hit("migrate.delete.before")
@@ -148,14 +148,11 @@ func (r *run) all(ctx context.Context) error {
 	}
 	r.count.Found, r.count.Left = q.Ready, q.Ready // until it is looked through
 	for tries := 0; tries < fruitless; tries++ {
-		if err := r.alone(ctx); err != nil {
-			return err
-		}
 		if err := r.survey(ctx); err != nil {
 			return err
 		}
 		if len(r.line) == 0 {
-			return r.Journal.holding(r.row.Queue)
+			return r.Journal.holding(r.row.Queue, hand{})
 		}
 		before := r.count.Moved + r.count.Copies
 		if err := r.pass(ctx); err != nil && !errors.Is(err, errOtherwise) {
@@ -168,27 +165,37 @@ func (r *run) all(ctx context.Context) error {
 	return fault.Wrap(errOtherwise, fault.Conflict, "somebody else takes mail from %s, or puts it back, again and again; stop that, then run this again", r.row.Queue)
 }
 
-// alone refuses to go on beside the old daemon.
-func (r *run) alone(ctx context.Context) error {
+// alone refuses to go on beside the old daemon, and says how many messages lie
+// in the queue.
+func (r *run) alone(ctx context.Context) (ready int, err error) {
 	q, err := r.Broker.Look(ctx, r.row.Queue)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if q.Consumers > 0 {
-		return fault.New(fault.Conflict, "the old daemon still consumes %s; stop it, then run this again", r.row.Queue)
+		return 0, fault.New(fault.Conflict, "the old daemon still consumes %s; stop it, then run this again", r.row.Queue)
 	}
-	return nil
+	return q.Ready, nil
 }
 
 // survey looks through the queue and puts it back as it was, but for a mark at
-// its end, if there is mail that has none behind it. What a run that was killed
+// its end, if there is mail that has none behind it. What a run that was cut off
 // held comes back once the broker has noticed, and belongs before all else: it
 // is waited for.
 func (r *run) survey(ctx context.Context) error {
+	ready, err := r.alone(ctx)
+	if err != nil {
+		return err
+	}
 	held, err := r.Journal.hand(r.row.Queue)
 	if err != nil {
 		return err
 	}
+	now := hand{held.Keys, max(1, ready, held.All)} // something may come in before it is looked through
+	if err := r.Journal.holding(r.row.Queue, now); err != nil {
+		return err
+	}
+	r.unsure = r.unsure || r.looks == 0 && held.All > 0
 	var places []place
 	var last uint64
 	for until := time.Now().Add(r.Patience); ; {
@@ -196,8 +203,8 @@ func (r *run) survey(ctx context.Context) error {
 			return err
 		}
 		line(places)
-		back := slices.ContainsFunc(places, func(p place) bool { return slices.Contains(held, p.key) })
-		if back || len(held) == 0 || r.looks > 0 {
+		back := len(held.Keys) == 0 || slices.ContainsFunc(places, func(p place) bool { return slices.Contains(held.Keys, p.key) })
+		if back && len(places) >= held.All || r.looks > 0 {
 			break
 		}
 		if time.Now().After(until) {
@@ -212,7 +219,7 @@ func (r *run) survey(ctx context.Context) error {
 			return interrupted(ctx.Err())
 		case <-time.After(lookAgain):
 		}
-		if err := r.alone(ctx); err != nil {
+		if _, err := r.alone(ctx); err != nil {
 			return err
 		}
 	}
@@ -230,11 +237,15 @@ func (r *run) survey(ctx context.Context) error {
 		}
 	}
 	if n := len(places); n > 0 && places[n-1].mark == nil {
-		if places, last, err = r.mark(ctx, places); err != nil {
+		if places, last, err = r.mark(ctx, places, now.All); err != nil {
 			return err
 		}
+		now.Keys = []string{places[len(places)-1].mark.name}
 	}
 	if err := r.giveBack(ctx, last); err != nil {
+		return err
+	}
+	if err := r.Journal.holding(r.row.Queue, hand{Keys: now.Keys}); err != nil {
 		return err
 	}
 	failpoint.Hit("migrate.marked")
@@ -266,14 +277,14 @@ func (r *run) lookThrough(ctx context.Context, places []place) (all []place, las
 
 // mark puts a mark behind places, which are in hand, and takes it and what came
 // in between.
-func (r *run) mark(ctx context.Context, places []place) ([]place, uint64, error) {
+func (r *run) mark(ctx context.Context, places []place, all int) ([]place, uint64, error) {
 	m := mark{uuid.NewString(), r.Now().UnixMilli()}
-	if err := r.Journal.holding(r.row.Queue, m.name); err != nil {
+	if err := r.Journal.holding(r.row.Queue, hand{[]string{m.name}, all}); err != nil {
 		return nil, 0, err
 	}
 	if err := r.Broker.Mark(ctx, r.row.Queue, m.messageID(), markText); err != nil {
 		if fault.Is(err, fault.BrokerRefused) { // it is not there
-			err = errors.Join(err, r.Journal.holding(r.row.Queue))
+			err = errors.Join(err, r.Journal.holding(r.row.Queue, hand{All: all}))
 		}
 		return nil, 0, err
 	}
@@ -359,7 +370,7 @@ func interrupted(err error) error {
 // through the queue again.
 func (r *run) pass(ctx context.Context) error {
 	for len(r.line) > 0 {
-		if err := r.alone(ctx); err != nil {
+		if _, err := r.alone(ctx); err != nil {
 			return err
 		}
 		batch, err := r.take(ctx)
@@ -417,7 +428,7 @@ func (r *run) take(ctx context.Context) (batch []Old, err error) {
 
 // unmark takes a mark out: all before it are.
 func (r *run) unmark(ctx context.Context, o Old) error {
-	if err := r.Journal.holding(r.row.Queue, r.line[0].key); err != nil {
+	if err := r.Journal.holding(r.row.Queue, hand{Keys: []string{r.line[0].key}}); err != nil {
 		return err
 	}
 	if err := r.Broker.Ack(o.Tag); err != nil {
@@ -427,7 +438,7 @@ func (r *run) unmark(ctx context.Context, o Old) error {
 		return err
 	}
 	r.line = r.line[1:]
-	return r.Journal.holding(r.row.Queue)
+	return r.Journal.holding(r.row.Queue, hand{})
 }
 
 // move moves one batch, the head of the line: how each is sent is committed
