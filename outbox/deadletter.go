@@ -43,7 +43,9 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 			return nil
 		}
 		in = o.remembered(env)
-		in.Told = true // before it was forgotten, or it would not be
+		// A brief to a worker is not forgotten before its end was told. One to a
+		// main ended when the broker took it.
+		in.Told = in.ToKind == worker
 	}
 	switch {
 	case in.Outcome == "", in.Outcome == outcomeAccepted, in.Outcome == outcomeDead:

@@ -288,3 +288,49 @@ func TestAnOldLetterIsNoNewsWhileItsRecipientIsSilent(t *testing.T) {
 		w.wantNotices(s.MsgID, "INJECTED")
 	}
 }
+
+// Fault: whoever was told that a main's mail is queued, which is all that is
+// said of it, never hears that it lies dead, because by then it is forgotten
+// here and its recipient is silent; or he hears so twice, or it ends there.
+func TestAForgottenLetterToAMainIsNews(t *testing.T) {
+	for _, to := range []string{"chief", "nobody known any more"} {
+		for _, crash := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s crash=%v", to, crash), func(t *testing.T) {
+				w := newWorld(t)
+				w.dir.host(func(h *roster.HostView) { h.State = roster.Unknown })
+				w.turn()
+				s := w.sent(Request{To: "chief", Life: time.Hour, QueueIfOffline: true})
+				w.clock.add(25 * time.Hour)
+				w.out.prune(w.clock.Now())
+				w.turn()
+				if _, found := w.stored(s.MsgID); found {
+					t.Fatal("the intent was not forgotten")
+				}
+				if to != "chief" {
+					delete(w.dir.who, chief)
+				}
+				for range 2 {
+					w.died(s, "chief", "expired")
+					if crash {
+						w.fall()
+						w.reconnect()
+					}
+					w.after(time.Minute)
+					w.wantNotices(s.MsgID, "FAILED IN_DOUBT")
+				}
+				if to != "chief" {
+					return // nobody to ask
+				}
+				before := w.broker.queries(s.MsgID)
+				w.dir.host(func(h *roster.HostView) { h.State = roster.Online })
+				w.turn()
+				if got := w.broker.queries(s.MsgID); got != before+1 {
+					t.Fatalf("asked %d times when it was back, want once", got-before)
+				}
+				w.unseen(s, chief)
+				w.after(time.Minute)
+				w.wantNotices(s.MsgID, "FAILED IN_DOUBT", "FAILED EXPIRED")
+			})
+		}
+	}
+}
