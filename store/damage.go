@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 
 	"fleetd/fault"
@@ -21,7 +22,8 @@ var errDamage = errors.New("the file is damaged")
 func damage(err error) bool { return errors.Is(err, errDamage) }
 
 // noteDamage ends the store's work for this run if err speaks of damage. It is
-// said once.
+// said once, to the log and to all who wait for their turn; a commit under way
+// is answered as it ends.
 func (s *Store) noteDamage(err error) {
 	if !damage(err) {
 		return
@@ -36,6 +38,13 @@ func (s *Store) noteDamage(err error) {
 		return
 	}
 	s.down.damaged, s.down.cause = true, err
+	s.queue = slices.DeleteFunc(s.queue, func(r *request) bool {
+		if r.done == nil {
+			return false // lost, and counted, at the end
+		}
+		r.done <- s.down.fault()
+		return true
+	})
 	s.log.Error("THE STORE IS DAMAGED: nothing is taken any more; stop the daemon, run \"bridged store check\" and restore a copy if it finds damage", "path", s.path, "error", err)
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -96,6 +97,50 @@ func TestDamageThatIsMetIsNoOutage(t *testing.T) {
 				t.Errorf("the next start: %v", err)
 			}
 		})
+	}
+}
+
+// Fails if who queued behind a commit waits for ever because a read met damage
+// meanwhile, if he is told success, or if that commit is not answered as it
+// ended.
+func TestDamageAnswersWhoWaits(t *testing.T) {
+	g := &gate{}
+	s := runningStore(t, Options{Synced: g.pass})
+	synced, answer := g.shut()
+	write := func() <-chan error {
+		done := make(chan error, 1)
+		go func() { done <- s.Write(context.Background(), putEntity(newID(), "x")) }()
+		return done
+	}
+	first := write()
+	receive(t, "the sync", synced)
+	waiting := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.queue) - s.riders
+	}
+	s.Later(putEntity(newID(), "rider"))
+	queued := []<-chan error{write(), write(), write()}
+	await(t, "three that wait", func() bool { return waiting() == len(queued) })
+	if err := s.View(func(*Tx) error { return damaged(bucketEntities, errors.New("a bad record")) }); !fault.Is(err, fault.StoreUnavailable) {
+		t.Fatal(err)
+	}
+	answer()
+	if err := receive(t, "the commit under way", first); err != nil {
+		t.Errorf("the commit under way: %v", err)
+	}
+	for _, done := range queued {
+		err := receive(t, "an answer to who waits", done)
+		if !fault.Is(err, fault.StoreUnavailable) {
+			t.Fatalf("%v, want STORE_UNAVAILABLE", err)
+		}
+		wantWords(t, err.Error(), "bridged store check")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if lost := s.Stats().LaterLost; lost != 1 {
+		t.Errorf("%d riders counted as lost, want 1", lost)
 	}
 }
 
