@@ -119,10 +119,13 @@ func (s *Store) putEvents(tx *Tx, events []Event) {
 // mean a damaged file: that stops writes, not the daemon.
 func (s *Store) update(fn func(*Tx) error) (err error) {
 	db := s.db.Load()
+	if db == nil { // a reader gave it up this very moment
+		return s.errNotOpen()
+	}
 	s.committing(time.Now())
 	defer s.committing(time.Time{})
 	tried := 0 // the number of the transaction, once it is to be committed
-	err = transact(db, func(btx *bolt.Tx) error {
+	err = s.transact(db, func(btx *bolt.Tx) error {
 		tx := &Tx{bolt: btx}
 		err := fn(tx)
 		s.lastBytes = tx.bytes
@@ -145,18 +148,24 @@ func (s *Store) update(fn func(*Tx) error) (err error) {
 
 // transact is bolt's Update. After a panic that one looks for free pages in the
 // whole file, in a goroutine whose own panic on a damaged page ends the process.
-func transact(db *bolt.DB, fn func(*bolt.Tx) error) (err error) {
+func (s *Store) transact(db *bolt.DB, fn func(*bolt.Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	btx, err := db.Begin(true)
-	if err != nil {
+	var btx *bolt.Tx
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		err = panicked(p)
+		if btx == nil {
+			s.giveUp(db)
+			return
+		}
+		_ = btx.Rollback() // fails only if it has ended
+	}()
+	if btx, err = db.Begin(true); err != nil {
 		return err
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = panicked(p)
-			_ = btx.Rollback() // fails only if it has ended
-		}
-	}()
 	if err := fn(btx); err != nil {
 		_ = btx.Rollback()
 		return err

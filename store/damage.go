@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"fleetd/fault"
+
+	bolt "go.etcd.io/bbolt"
 )
 
 // A file that was closed in good order is not read through at the next start, so
@@ -58,6 +60,12 @@ func (s *Store) broken() bool {
 func (s *Store) unreadable(cause error) error {
 	return fault.Wrap(cause, fault.StoreUnavailable, "the store %s cannot be read; stop the daemon, run \"bridged store check\" and restore a copy if it finds damage", s.path)
 }
+
+// giveUp is called when a transaction panicked before it had begun: neither of
+// the two meta pages is valid. The library keeps its locks then, and whoever
+// began another transaction, or closed the file, would wait for ever. So nobody
+// uses or closes it any more.
+func (s *Store) giveUp(db *bolt.DB) { s.db.CompareAndSwap(db, nil) }
 
 // panicked makes an error of a panic, in the function that recovered it. The
 // library panics on pages that are not what they say, and what they point at

@@ -144,6 +144,70 @@ func TestDamageAnswersWhoWaits(t *testing.T) {
 	}
 }
 
+// Fails if a file that has lost its beginning while the store runs ends the
+// process, or keeps readers, writers or Close waiting for ever.
+func TestAFileWithoutABeginningIsDamaged(t *testing.T) {
+	read := func(s *Store) error { return s.View(func(*Tx) error { return nil }) }
+	write := func(s *Store) error { return s.Write(context.Background(), putEntity(newID(), "x")) }
+	zero := func(path string) error {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt(make([]byte, 2*os.Getpagesize()), 0)
+		return errors.Join(err, f.Close())
+	}
+	empty := func(path string) error { return os.Truncate(path, 0) }
+	for name, c := range map[string]struct {
+		hurt  func(path string) error
+		first func(*Store) error
+		sync  bool // it is hurt, and the commit fails, in its last sync
+	}{
+		"zeroed, read":        {zero, read, false},
+		"zeroed, written":     {zero, write, false},
+		"zeroed in a commit":  {zero, write, true},
+		"emptied, read":       {empty, read, false},
+		"emptied, written":    {empty, write, false},
+		"emptied in a commit": {empty, write, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(privateDir(t), DefaultFile)
+			hurts := false
+			s, err := Open(t.Context(), Options{Dir: filepath.Dir(path), Steps: migrations.Steps, Synced: func() error {
+				if !hurts {
+					return nil
+				}
+				return errors.Join(c.hurt(path), errDisk)
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop := start(t, s)
+			if err := write(s); err != nil {
+				t.Fatal(err)
+			}
+			if hurts = c.sync; !hurts {
+				if err := c.hurt(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, ask := range []func(*Store) error{c.first, read, write, read} {
+				done := make(chan error, 1)
+				go func() { done <- ask(s) }()
+				if err := receive(t, "an answer", done); !fault.Is(err, fault.StoreUnavailable) {
+					t.Fatalf("%v, want STORE_UNAVAILABLE", err)
+				}
+			}
+			wantWords(t, s.Healthy().Error(), "is damaged", "bridged store check")
+			done := make(chan error, 1)
+			go func() { done <- errors.Join(stop(), s.Close()) }()
+			if err := receive(t, "the end", done); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Fails if a defect of the program is taken for damage, which stops all work.
 func TestADefectIsNoDamage(t *testing.T) {
 	s := runningStore(t, Options{})

@@ -232,23 +232,38 @@ func (s *Store) View(fn func(*Tx) error) (err error) {
 	if db == nil {
 		return s.errNotOpen()
 	}
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			s.log.Error("a read of the store panicked", "panic", p, "stack", string(debug.Stack()))
-			err = s.unreadable(panicked(p))
-		}
-		s.noteDamage(err)
-	}()
+	defer func() { s.noteDamage(err) }()
 	var inner error
+	if err := s.read(db, func(tx *bolt.Tx) { inner = fn(&Tx{bolt: tx}) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+// read is bolt's View without its panics.
+func (s *Store) read(db *bolt.DB, fn func(*bolt.Tx)) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	began := false
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		if !began {
+			s.giveUp(db)
+		}
+		s.log.Error("a read of the store panicked", "panic", p, "stack", string(debug.Stack()))
+		err = s.unreadable(panicked(p))
+	}()
 	err = db.View(func(tx *bolt.Tx) error {
-		inner = fn(&Tx{bolt: tx})
+		began = true
+		fn(tx)
 		return nil
 	})
 	if err != nil {
 		return fault.Wrap(err, fault.StoreUnavailable, "the store %s cannot be read; see the log", s.path)
 	}
-	return inner
+	return nil
 }
 
 func (s *Store) errNotOpen() error {

@@ -30,12 +30,11 @@ type standing struct {
 
 // noteStanding finds out whether a commit that failed stands.
 func (s *Store) noteStanding(db *bolt.DB, tx int) {
-	_ = db.View(func(now *bolt.Tx) error { // fails only if the file is closed
+	s.noteDamage(s.read(db, func(now *bolt.Tx) { // fails otherwise only if the file is closed
 		if now.ID() >= tx {
 			s.standing = standing{tx: tx, page: int64(db.Info().PageSize)}
 		}
-		return nil
-	})
+	}))
 }
 
 // revoke makes sure that no commit that failed stands. After an error it is to
@@ -52,8 +51,10 @@ func (s *Store) revoke() error {
 		}
 		s.standing = standing{}
 		// Which pages are free the library remembers as that commit left them.
-		if err := s.db.Swap(nil).Close(); err != nil {
-			s.log.Warn("the store was not closed cleanly before it is opened anew", "error", err)
+		if db := s.db.Swap(nil); db != nil {
+			if err := db.Close(); err != nil {
+				s.log.Warn("the store was not closed cleanly before it is opened anew", "error", err)
+			}
 		}
 	}
 	db, err := openBolt(s.path, s.opts.boltOptions())
