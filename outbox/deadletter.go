@@ -53,14 +53,15 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 	default:
 		return nil // its end is known and told
 	}
-	err = o.dead(ctx, in, deathCode(reason))
+	err = o.dead(ctx, in, deathCode(reason), found && in.Told)
 	failpoint.Hit("outbox.dead.noted")
 	return err
 }
 
 // dead opens the intent anew, so that its recipient is asked and its sender
-// told, also after a crash.
-func (o *Outbox) dead(ctx context.Context, in store.Intent, code fault.Code) error {
+// told, also after a crash. doubted: he was told that it is in doubt, so that
+// its arrival is news.
+func (o *Outbox) dead(ctx context.Context, in store.Intent, code fault.Code, doubted bool) error {
 	o.mu.Lock()
 	op := o.open[in.MsgID]
 	if op == nil {
@@ -70,7 +71,7 @@ func (o *Outbox) dead(ctx context.Context, in store.Intent, code fault.Code) err
 	if op.ended() {
 		op.intent.State, op.intent.EndedAt = store.IntentAccepted, 0
 	}
-	op.doubted = op.doubted || op.intent.Told
+	op.doubted = op.doubted || doubted
 	if op.intent.Outcome != outcomeDead {
 		op.asked = time.Time{}
 	}

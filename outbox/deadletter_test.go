@@ -289,6 +289,24 @@ func TestAnOldLetterIsNoNewsWhileItsRecipientIsSilent(t *testing.T) {
 	}
 }
 
+// Fault: whoever has an old letter of ours has its sender told once more that a
+// brief got in, because its recipient says so when he is asked.
+func TestAnOldLetterIsNoNewsWhereItsRecipientHasIt(t *testing.T) {
+	w := newWorld(t)
+	w.turn()
+	s := w.sent(Request{Life: time.Minute})
+	w.signal(envelope.Injected, "", s.MsgID)
+	w.wantNotices(s.MsgID, "INJECTED")
+	w.after(25 * time.Hour) // and it is forgotten
+	w.out.prune(w.clock.Now())
+	must(t, w.store.Flush(t.Context()))
+	w.died(s, "coder", "expired")
+	w.turn()
+	w.signal(envelope.Injected, "", s.MsgID)
+	w.after(time.Minute)
+	w.wantNotices(s.MsgID, "INJECTED")
+}
+
 // Fault: whoever was told that a main's mail is queued, which is all that is
 // said of it, never hears that it lies dead, because by then it is forgotten
 // here and its recipient is silent; or he hears so twice, or it ends there.

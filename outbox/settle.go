@@ -189,6 +189,8 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 	case !found && (r.SenderHost != o.cfg.Host || o.wasAnswered(r.MsgID, r.Recipient)):
 		return nil // about a message that is forgotten, or was answered
 	case told && !correction:
+	case found && in.Told && !correction:
+		// Its end was told before it was forgotten here.
 	case found && in.ToKind != worker && in.State == store.IntentAccepted && !correction:
 		// It was fetched from an inbox in which it is known to have been.
 	default:
