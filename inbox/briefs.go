@@ -133,14 +133,21 @@ func (in *Inbox) OpenBriefs(gid string) ([]store.Brief, error) {
 	return slices.DeleteFunc(all, func(b store.Brief) bool { return b.State == briefReplied }), err
 }
 
-// BriefLast returns the brief that an agent had to do with last: of those that it
-// has not answered and those that it answered within the last hour, the one that
-// it was given, or answered, latest.
+// BriefLast returns the brief that an agent had to do with last: the one that it
+// was given, or answered, latest within the last hour, else the only one that it
+// has not answered. Several that lie there for longer say nothing of what it does
+// now, as with a worker whose helpers report by bridge_send.
 func (in *Inbox) BriefLast(gid string) (last store.Brief, found bool, err error) {
 	all, err := in.briefs(gid)
 	since := in.cfg.Now().Add(-recentFor).UnixMilli()
+	open := 0
 	for _, b := range all {
-		if (b.State != briefReplied || b.At >= since) && (!found || b.At >= last.At) {
+		if b.State != briefReplied {
+			open++
+		}
+	}
+	for _, b := range all {
+		if (b.At >= since || open == 1 && b.State != briefReplied) && (!found || b.At >= last.At) {
 			last, found = b, true
 		}
 	}

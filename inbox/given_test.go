@@ -69,7 +69,8 @@ func TestTheBriefGivenLastIsKnownAtOnce(t *testing.T) {
 }
 
 // Fails if an agent that answers a brief and then writes because of it counts as
-// one that nobody wrote to; or if it counts so for ever.
+// one that nobody wrote to; or if it counts so for ever, as with several briefs
+// that it never answers.
 func TestTheBriefAnsweredLastIsKnownForAnHour(t *testing.T) {
 	w := newWorld(t)
 	e := w.worker("a")
@@ -112,4 +113,10 @@ func TestTheBriefAnsweredLastIsKnownForAnHour(t *testing.T) {
 	reply(long)
 	w.clock.pass(recentFor + time.Second)
 	same(t, "an hour after all were answered", "", last())
+	take("a report")
+	w.clock.pass(time.Second)
+	report := take("another report")
+	same(t, "two that are open", report.MsgID, last())
+	w.clock.pass(recentFor + time.Second)
+	same(t, "an hour after two that are open", "", last())
 }

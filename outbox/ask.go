@@ -239,7 +239,7 @@ func (o *Outbox) turnSignal(about *envelope.Envelope, kind envelope.Kind, reason
 	env := &envelope.Envelope{
 		V: envelope.Version, Kind: kind, MsgID: o.cfg.NewID(), TraceID: about.TraceID, TurnID: about.TurnID,
 		From: about.To, To: about.From, Signer: o.cfg.Host, InReplyTo: about.MsgID, Reason: reason,
-		Hops: min(about.Hops+1, maxHops), TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.SignalLife).UnixMilli(),
+		Hops: hopsOfAnswer(about.Hops), TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.SignalLife).UnixMilli(),
 	}
 	if about.Signer == o.cfg.Host {
 		o.Turn(env)
@@ -339,14 +339,14 @@ const answerSkew = 30 * time.Second
 // TOO_LATE: he does not wait any more. UNCONFIRMED: no word came within 10 s.
 // With any other error nothing has left.
 func (o *Outbox) AnswerTurn(ctx context.Context, a TurnAnswer) (Sent, error) {
-	if err := o.check(Request{Content: a.Content, Hops: a.Ask.Hops + 1}); err != nil {
+	if err := o.check(Request{Content: a.Content}); err != nil {
 		return Sent{}, err
 	}
 	now := o.cfg.Now()
 	life := max(a.Left, 0) + answerSkew
 	env := &envelope.Envelope{
 		V: envelope.Version, Kind: envelope.Answer, MsgID: o.cfg.NewID(), TraceID: a.Ask.TraceID, TurnID: a.Ask.TurnID,
-		From: a.Ask.To, To: a.Ask.From, Signer: o.cfg.Host, InReplyTo: a.Ask.MsgID, Hops: a.Ask.Hops + 1,
+		From: a.Ask.To, To: a.Ask.From, Signer: o.cfg.Host, InReplyTo: a.Ask.MsgID, Hops: hopsOfAnswer(a.Ask.Hops),
 		TS: now.UnixMilli(), ExpiresAt: now.Add(life).UnixMilli(), Body: a.Content,
 	}
 	sent := Sent{MsgID: env.MsgID, TraceID: env.TraceID, To: o.asker(a.Ask)}

@@ -252,7 +252,7 @@ func TestAnAnswerLivesAsLongAsClocksMayDiffer(t *testing.T) {
 }
 
 // Fault: an answer said to have arrived without a word, by a stranger's word,
-// or lost with the link although nothing had left.
+// or lost with the link although nothing had left; or held up as a loop.
 func TestAnAnswerIsConfirmedByItsAsker(t *testing.T) {
 	ask := &envelope.Envelope{
 		Kind: envelope.Ask, MsgID: newID(), TraceID: newTrace(), TurnID: newID(), From: coder, To: boss, Signer: "hostb",
@@ -283,6 +283,7 @@ func TestAnAnswerIsConfirmedByItsAsker(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
+	ask.Hops = maxHops // whoever is asked may answer
 	_, err := w.out.AnswerTurn(ctx, TurnAnswer{Ask: ask, Content: []byte("left")})
 	wantCode(t, err, fault.Unconfirmed)
 	w.broker.cut()

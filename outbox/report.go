@@ -72,7 +72,7 @@ func (o *Outbox) reportEnvelope(r envelope.Report, msgID string) *envelope.Envel
 	now := o.cfg.Now()
 	return &envelope.Envelope{
 		V: envelope.Version, Kind: r.Kind, MsgID: msgID, TraceID: r.TraceID, From: r.Recipient, To: r.Sender,
-		Signer: o.cfg.Host, InReplyTo: r.MsgID, Reason: r.Reason, Hops: min(r.Hops+1, maxHops),
+		Signer: o.cfg.Host, InReplyTo: r.MsgID, Reason: r.Reason, Hops: hopsOfAnswer(r.Hops),
 		TS: now.UnixMilli(), ExpiresAt: now.Add(envelope.Life(r.Kind, 0)).UnixMilli(),
 	}
 }

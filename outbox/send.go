@@ -55,6 +55,10 @@ type Sent struct {
 
 const maxHops = 32
 
+// hopsOfAnswer to a message of hops. An answer begins nothing, so that it passes
+// where an exchange is stopped: who was written to can always say so.
+func hopsOfAnswer(hops int) int { return min(hops+1, maxHops) }
+
 // Send accepts one message, or says why not. Without an error it is in a
 // durable place: the store of this host for an entity here, else the broker.
 // IN_DOUBT says that it may be; what becomes of it is then told by mail.
@@ -112,7 +116,7 @@ func (o *Outbox) CheckContent(content []byte) error {
 
 func (r Request) hops() int {
 	if r.kind == envelope.Reply {
-		return r.answers.Hops + 1
+		return hopsOfAnswer(r.answers.Hops)
 	}
 	return r.Hops
 }
