@@ -104,6 +104,10 @@ func (r *reaches) answered(env *envelope.Envelope) bool {
 			delete(r.open, id)
 		}
 	}
-	close(one.answered)
+	select {
+	case <-one.answered: // asked again just as the first answer came
+	default:
+		close(one.answered)
+	}
 	return true
 }

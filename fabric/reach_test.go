@@ -97,3 +97,18 @@ func TestStrangersAreNamed(t *testing.T) {
 		t.Errorf("the newest is not remembered: %+v", all)
 	}
 }
+
+// A host that is asked again just as its first answer comes answers both times.
+// Fails when the second answer ends the daemon, or is taken for another signal.
+func TestTwoAnswersToOneQuestion(t *testing.T) {
+	var r reaches
+	one := reach{"hostb", make(chan struct{})}
+	for _, id := range []string{"first", "again"} {
+		r.add(id, one)
+		env := &envelope.Envelope{Kind: envelope.Deferred, From: envelope.GatewayAddress("hostb"), Signer: "hostb", InReplyTo: id}
+		if !r.answered(env) {
+			t.Errorf("the answer to %s is none", id)
+		}
+	}
+	got(t, "the answer", one.answered)
+}
