@@ -53,7 +53,7 @@ type gateway struct {
 	status  *statuses
 	audit   *audit.Log
 
-	attached sync.Map // gids whose inboxes the fabric consumes, with the groups that it was given
+	attached sync.Map // gids whose inboxes the fabric consumes, with the groups that it was given; nil if a change of them failed
 }
 
 func openStore(ctx context.Context, cfg config.Config, log hclog.Logger) (*store.Store, error) {
@@ -301,14 +301,16 @@ func (g *gateway) attach(e store.Entity) error {
 	switch {
 	case attached && inbox.Ended(e):
 		return nil // the inbox has it unbound
-	case attached && slices.Equal(groups.([]string), e.Groups):
-		return nil
 	case attached:
-		err := g.fabric.SetGroups(ctx, e.GID, e.Groups)
-		if err == nil {
-			g.attached.Store(e.GID, e.Groups)
+		if known, ok := groups.([]string); ok && slices.Equal(known, e.Groups) {
+			return nil
 		}
-		return err
+		if err := g.fabric.SetGroups(ctx, e.GID, e.Groups); err != nil {
+			g.attached.Store(e.GID, nil) // some of it may be done
+			return err
+		}
+		g.attached.Store(e.GID, e.Groups)
+		return nil
 	}
 	prefetch := mainWindow
 	if e.Kind == inbox.Worker {
