@@ -28,44 +28,56 @@ type reach struct {
 	answered chan struct{}
 }
 
-// Reach returns which of hosts answered before ctx ended. Those that the broker
-// leads nowhere, and those that are asked while it is away, did not.
-func (f *Fabric) Reach(ctx context.Context, hosts []string) map[string]bool {
-	answered := make([]bool, len(hosts))
+// Reached is what became of the question to one host.
+type Reached int
+
+const (
+	Unreached Reached = iota // it did not get there: the host's queue, or our link, is gone
+	Silent                   // it lies with the host, who did not answer in time
+	Answered
+)
+
+// Reach returns what became of the question to each of hosts before ctx ended.
+func (f *Fabric) Reach(ctx context.Context, hosts []string) map[string]Reached {
+	reached := make([]Reached, len(hosts))
 	var asks sync.WaitGroup
 	for i, host := range hosts {
-		asks.Go(func() { answered[i] = f.reach(ctx, host) })
+		asks.Go(func() { reached[i] = f.reach(ctx, host) })
 	}
 	asks.Wait()
-	all := map[string]bool{}
+	all := map[string]Reached{}
 	for i, host := range hosts {
-		all[host] = answered[i]
+		all[host] = reached[i]
 	}
 	return all
 }
 
-func (f *Fabric) reach(ctx context.Context, host string) bool {
+func (f *Fabric) reach(ctx context.Context, host string) Reached {
 	env, err := f.question(envelope.GatewayAddress(host))
 	if err != nil {
-		return false
+		return Unreached
 	}
 	r := reach{host, make(chan struct{})}
 	f.reached.add(env.MsgID, r)
 	defer f.reached.forget(env.MsgID)
+	so := Unreached
 	for {
-		if out, err := f.Publish(ctx, envelope.LaneSignal, env, nil); err != nil || out == Returned {
-			return false
+		switch out, err := f.Publish(ctx, envelope.LaneSignal, env, nil); {
+		case err == nil && out == Confirmed:
+			so = Silent
+		case ctx.Err() == nil: // what got there before is lost with the queue
+			return Unreached
 		}
 		select {
 		case <-r.answered:
-			return true
+			return Answered
 		case <-ctx.Done():
-			return false
+			return so
 		case <-time.After(reachAgain):
 		}
 		// Under the same id it would be taken for a copy of the one before.
 		if env, err = f.question(env.To); err != nil {
-			return false
+			return Unreached
 		}
 		f.reached.add(env.MsgID, r)
 		defer f.reached.forget(env.MsgID)

@@ -13,13 +13,14 @@ import (
 )
 
 // Who wants to know whether two hosts believe each other asks the other one.
-// Fails when the one that answers is not told from the one that is not there,
+// Fails when the one that answers is not told from the one that is not there, or
+// that one from the one that has the question and is silent,
 // when another host can answer for it, or when an answer also reaches those who
 // read signals.
 func TestReachTellsWhoAnswers(t *testing.T) {
 	fl := newFleet(t, rabbit.URI(t))
 	a, b, c := fl.up("hosta"), fl.up("hostb"), fl.up("hostc")
-	reached := make(chan map[string]bool, 1)
+	reached := make(chan map[string]Reached, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -44,8 +45,16 @@ func TestReachTellsWhoAnswers(t *testing.T) {
 	default:
 	}
 	answer(b)
-	if all := got(t, "who answered", reached); len(all) != 2 || !all["hostb"] || all["nobody"] {
+	if all := got(t, "who answered", reached); len(all) != 2 || all["hostb"] != Answered || all["nobody"] != Unreached {
 		t.Errorf("it came to %v", all)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { reached <- a.Reach(ctx, []string{"hostb"}) }()
+	got(t, "a question that nobody answers", b.signals)
+	got(t, "the next, so that the first is known to be there", b.signals)
+	cancel()
+	if all := got(t, "who is silent", reached); all["hostb"] != Silent {
+		t.Errorf("without an answer it came to %v", all)
 	}
 	if len(a.signals) > 0 {
 		t.Errorf("the answer was handed on: %+v", <-a.signals)

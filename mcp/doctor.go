@@ -39,6 +39,7 @@ type Peer struct {
 	// Asked: it is online and was asked whether it hears and believes this host.
 	Asked       bool    `json:"asked"`
 	Answered    bool    `json:"answered"`
+	Unreached   bool    `json:"unreached,omitempty"`            // the question did not get there
 	ClockOffset float64 `json:"clock_offset_seconds,omitempty"` // its clock is ahead by
 }
 

@@ -85,9 +85,9 @@ func (d diagnosis) peers(ctx context.Context, out *mcp.Diagnosis) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachWait)
 	defer cancel()
-	answered := g.fabric.Reach(ctx, ask)
-	for i := range out.Peers {
-		out.Peers[i].Answered = answered[out.Peers[i].Host]
+	for host, so := range g.fabric.Reach(ctx, ask) {
+		i := slices.IndexFunc(out.Peers, func(p mcp.Peer) bool { return p.Host == host })
+		out.Peers[i].Answered, out.Peers[i].Unreached = so == fabric.Answered, so == fabric.Unreached
 	}
 }
 

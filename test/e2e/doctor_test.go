@@ -177,7 +177,7 @@ func TestDoctorSaysWhatDoesNotWork(t *testing.T) {
 	a.says(ctx, "",
 		finding{"daemon", "ok", "the daemon runs", ""},
 		finding{"agents", "warn", "nobody is registered", "bridged register main"},
-		finding{"trust", "fail", "what comes as from hostb is refused: no key of it is trusted", "`bridged keys trust hostb.pub` here"})
+		finding{"trust", "warn", "what comes as from hostb is refused: no key of it is trusted", "`bridged keys trust hostb.pub` here"})
 	must(a.Trust(b.Host))
 	// What was refused before is no sign of another key.
 	eventually(t, ctx, func() error {
@@ -259,7 +259,7 @@ func TestDoctorSaysWhatDoesNotWork(t *testing.T) {
 	must(ch.PublishWithContext(ctx, names.Msg(), lead.GID, true, false, amqp.Publishing{Body: []byte("not signed")}))
 	a.says(ctx, "",
 		finding{"herdr", "ok", "answers at " + a.Herdr.SocketPath(), ""},
-		finding{"agents", "warn", "mail for far waits: no pane", "bridged register far --kind worker --pane PANE"},
+		finding{"agents", "warn", "mail for far would wait: no pane", "bridged register far --kind worker --pane PANE"},
 		finding{"mail", "warn", "the queue " + old + " of the old daemon holds 1 message", "bridged migrate"},
 		finding{"mail", "warn", "of all hosts: 1 dead letter", "bridged dlq list"})
 	a.well(ctx)

@@ -147,10 +147,12 @@ func (p Patient) token(ctx context.Context, r *report) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, portWait)
 	defer cancel()
-	who, err := p.Bearer(ctx)
-	if err != nil {
+	switch who, err := p.Bearer(ctx); {
+	case fault.Is(err, fault.NotAuthenticated):
 		r.add(Fail, "mcp", "BRIDGED_TOKEN of this environment is not known to the daemon", "`bridged register NAME --kind KIND --new-token` gives a new one")
-		return
+	case err != nil:
+		r.fault("mcp", err)
+	default:
+		r.add(OK, "mcp", fmt.Sprintf("BRIDGED_TOKEN of this environment is that of %s@%s", who.Name, who.Host), "")
 	}
-	r.add(OK, "mcp", fmt.Sprintf("BRIDGED_TOKEN of this environment is that of %s@%s", who.Name, who.Host), "")
 }

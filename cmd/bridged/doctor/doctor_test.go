@@ -106,10 +106,11 @@ func TestEachTroubleHasItsLine(t *testing.T) {
 		"not ready": {func(_ *Patient, d *fake) { d.NotReady = []string{"no probe has come back from the broker lately"} },
 			Finding{"daemon", Fail, "not ready: no probe", "log"}},
 		"no mcp":       {func(_ *Patient, d *fake) { d.URL = "http://127.0.0.1:1/mcp" }, Finding{"mcp", Fail, "no answer at http://127.0.0.1:1/mcp", "restart"}},
-		"contested":    {entity("contested", ""), Finding{"agents", Fail, "mail for near waits: contested", "stop it"}},
-		"mismatched":   {entity("mismatched", ""), Finding{"agents", Fail, "mail for near waits: mismatched", "docs/upgrade.md"}},
-		"pane changed": {entity("pane changed", ""), Finding{"agents", Warn, "waits: pane changed", "bridged register near"}},
-		"dialog":       {entity("blocked", "BLOCKED since 10:00"), Finding{"agents", Warn, "waits: BLOCKED since 10:00", "answer the dialog"}},
+		"contested":    {entity("contested", ""), Finding{"agents", Fail, "mail for near would wait: contested", "stop it"}},
+		"mismatched":   {entity("mismatched", ""), Finding{"agents", Fail, "mail for near would wait: mismatched", "docs/upgrade.md"}},
+		"no pane":      {entity("no pane", ""), Finding{"agents", Warn, "mail for near would wait: no pane", "--pane PANE"}},
+		"pane changed": {entity("pane changed", ""), Finding{"agents", Warn, "would wait: pane changed", "bridged register near"}},
+		"dialog":       {entity("blocked", "BLOCKED since 10:00"), Finding{"agents", Warn, "would wait: BLOCKED since 10:00", "answer the dialog"}},
 		"draft":        {entity("idle", "DRAFT since 10:00"), Finding{"agents", Warn, "DRAFT since", "clear the text"}},
 		"busy":         {entity("working", "BUSY since 10:00"), Finding{"agents", OK, "1 registered here, 1 of them workers", ""}},
 		"blocked":      {link("blocked", "the broker blocks publishers: low on disk"), Finding{"broker", Fail, "low on disk", "free memory or disk"}},
@@ -122,9 +123,10 @@ func TestEachTroubleHasItsLine(t *testing.T) {
 		"something else":   {link("connecting", "the consuming connection was closed"), Finding{"broker", Fail, "was closed", "redials by itself"}},
 		"broker set later": {link("none", ""), Finding{"broker", Fail, "runs without a broker", "restart the daemon"}},
 		"not believed":     {peer(mcp.Peer{Host: "hostb", State: "online", Asked: true}), Finding{"trust", Fail, "hostb is online and does not answer", "bridged keys trust hosta.pub` there"}},
+		"killed just now":  {peer(mcp.Peer{Host: "hostb", State: "online", Asked: true, Unreached: true}), Finding{"trust", Warn, "hostb was heard lately and could not be asked just now", "run this again"}},
 		"stopped":          {peer(mcp.Peer{Host: "hostb", State: "offline"}), Finding{"trust", Warn, "hostb is trusted and was stopped", "start bridged there"}},
 		"no key": {func(_ *Patient, d *fake) { d.Strangers = []mcp.Stranger{{Host: "hostc"}} },
-			Finding{"trust", Fail, "from hostc is refused: no key", "bridged keys trust hostc.pub` here"}},
+			Finding{"trust", Warn, "from hostc is refused: no key", "bridged keys trust hostc.pub` here"}},
 		"a new key": {func(_ *Patient, d *fake) { d.Strangers = []mcp.Stranger{{Host: "hostb", Trusted: true}} },
 			Finding{"trust", Fail, "its signature fits no key", "--beside hostb.pub` here"}},
 		"not heard":      {peer(mcp.Peer{Host: "hostb", State: "never"}), Finding{"trust", Warn, "hostb is trusted and not heard", "bridged doctor"}},
@@ -159,7 +161,8 @@ func TestEachTroubleHasItsLine(t *testing.T) {
 
 // While no daemon runs, people are told whether its port is free. Fails when a
 // bridged with another socket, another program and nobody are mixed up, or when
-// a token that the daemon does not know is taken for a good one.
+// a token that the daemon does not know is taken for a good one, or any other
+// trouble for such a token.
 func TestWhoHasThePortAndTheToken(t *testing.T) {
 	says := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -195,7 +198,16 @@ func TestWhoHasThePortAndTheToken(t *testing.T) {
 	p.Bearer = func(context.Context) (mcp.WhoamiResult, error) {
 		return mcp.WhoamiResult{}, fault.New(fault.NotAuthenticated, "this token is not known here.")
 	}
-	if all := Examine(t.Context(), p); Healthy(all) {
-		t.Errorf("with a token that is not known: %+v", all)
+	told := func() bool {
+		return slices.ContainsFunc(Examine(t.Context(), p), func(f Finding) bool { return f.Level == Fail && strings.Contains(f.Next, "--new-token") })
+	}
+	if !told() {
+		t.Error("with a token that is not known nobody is told to make a new one")
+	}
+	p.Bearer = func(context.Context) (mcp.WhoamiResult, error) {
+		return mcp.WhoamiResult{}, fault.New(fault.StoreUnavailable, "the store cannot be written; free the disk")
+	}
+	if all := Examine(t.Context(), p); told() || Healthy(all) {
+		t.Errorf("when nobody could say whose the token is: %+v", all)
 	}
 }

@@ -109,7 +109,8 @@ func (p Patient) peers(r *report, d mcp.Diagnosis) {
 		if s.Host == d.Host {
 			r.add(Fail, "trust", "another gateway signs as "+s.Host+" with another key", "set another host on one of the two; or this data_dir is not the one that "+s.Host+" had")
 		} else if !s.Trusted {
-			r.add(Fail, "trust", fmt.Sprintf("what comes as from %s is refused: no key of it is trusted here", s.Host),
+			// It may be so on purpose, as after `bridged keys revoke`.
+			r.add(Warn, "trust", fmt.Sprintf("what comes as from %s is refused: no key of it is trusted here", s.Host),
 				fmt.Sprintf("if it is one of yours: `bridged keys show > %s.pub` there, `bridged keys trust %s.pub` here", s.Host, s.Host))
 		}
 	}
@@ -131,6 +132,8 @@ func (p Patient) peer(r *report, d mcp.Diagnosis, peer mcp.Peer, strange bool) {
 		r.add(Warn, "trust", fmt.Sprintf("%s is trusted; whether it trusts this host cannot be told without the broker", host), "")
 	case peer.Asked && peer.Answered:
 		r.add(OK, "trust", fmt.Sprintf("%s is online, and each believes the other", host), "")
+	case peer.Asked && peer.Unreached:
+		r.add(Warn, "trust", fmt.Sprintf("%s was heard lately and could not be asked just now", host), "run this again in some seconds")
 	case peer.Asked:
 		r.add(Fail, "trust", fmt.Sprintf("%s is online and does not answer this host: it does not trust its key, or is of an older version", host),
 			fmt.Sprintf("`bridged keys show > %s.pub` here, `bridged keys trust %s.pub` there; its log says unknown_signer or bad_signature", d.Host, d.Host))

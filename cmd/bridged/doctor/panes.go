@@ -54,7 +54,7 @@ func (p Patient) entities(ctx context.Context, r *report, host string) (panes bo
 		if why == string(fabric.InboxContested) || why == string(fabric.InboxMismatched) {
 			level = Fail
 		}
-		r.add(level, "agents", fmt.Sprintf("mail for %s waits: %s", e.Name, what), strings.ReplaceAll(cures[why], "NAME", e.Name))
+		r.add(level, "agents", fmt.Sprintf("mail for %s would wait: %s", e.Name, what), strings.ReplaceAll(cures[why], "NAME", e.Name))
 	}
 	switch {
 	case len(all.Entities) == 0:
