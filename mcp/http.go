@@ -77,6 +77,7 @@ type Server struct {
 	receipts receipts
 	sessions sessions
 	hints    hints
+	conns    conns
 }
 
 // Bind opens the listeners, so that a taken port or socket is a clear error
@@ -111,6 +112,7 @@ func (s *Server) bind() error {
 	if s.PeerUID == nil {
 		s.PeerUID = peerUID
 	}
+	s.conns = conns{most: s.connsMost, open: map[net.Conn]held{}}
 	s.draining = make(chan struct{})
 	s.sessions = sessions{now: s.Now, bound: map[string]*boundSession{}, of: map[string]int{}, pruned: s.Now()}
 	if s.Socket != "" {
@@ -146,7 +148,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 	servers := []*http.Server{s.newHTTP(base, s.tcpHandler())}
 	listeners := []net.Listener{s.tcp}
-	servers[0].ConnState = (&conns{most: s.connsMost, open: map[net.Conn]held{}}).changed
+	servers[0].ConnState = s.conns.changed
 	if s.unix != nil {
 		servers = append(servers, s.newHTTP(base, s.socketHandler()))
 		listeners = append(listeners, s.unix)

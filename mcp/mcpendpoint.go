@@ -20,6 +20,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 		writeRPCFault(w, f)
 		return
 	}
+	s.admitted(r)
 	// Of every method: until a body is read to its end nobody notices that its
 	// client has gone.
 	body, f := s.body(w, r)

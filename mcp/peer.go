@@ -11,17 +11,22 @@ import (
 
 type connKey struct{}
 
-// connContext keeps the unix connection for the question who is at its end.
+// connContext keeps the connection: for the question who is at the end of a unix
+// one, and so that one of TCP is not ended while it is served.
 func (s *Server) connContext(ctx context.Context, c net.Conn) context.Context {
-	if _, ok := c.(*net.UnixConn); ok {
-		return context.WithValue(ctx, connKey{}, c)
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// admitted notes that the sender of a request is known.
+func (s *Server) admitted(r *http.Request) {
+	if c, ok := r.Context().Value(connKey{}).(net.Conn); ok { // none in tests without a server
+		s.conns.admit(c)
 	}
-	return ctx
 }
 
 // checkPeer lets only the daemon's own user and root use the unix socket.
 func (s *Server) checkPeer(r *http.Request) *fault.Error {
-	c, ok := r.Context().Value(connKey{}).(net.Conn)
+	c, ok := r.Context().Value(connKey{}).(*net.UnixConn)
 	if !ok {
 		return fault.New(fault.NotAuthenticated, "the peer of this connection cannot be told.")
 	}

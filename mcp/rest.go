@@ -53,6 +53,7 @@ func (s *Server) mountREST(mux *http.ServeMux, who identifier, admin Admin) {
 			writeProblem(w, f)
 			return
 		}
+		s.admitted(r)
 		route, ok := s.route(w, r, routes)
 		if ok {
 			route(w, r, id)

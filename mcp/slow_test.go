@@ -2,12 +2,10 @@ package mcp
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -79,30 +77,42 @@ func TestSlowClientsHoldNobodyUp(t *testing.T) {
 	}
 }
 
-// Any account on the host can open connections to the port and leave them. Fails
-// when they pile up in the daemon or keep others out.
+// Any account on the host can open connections to the port and leave them, or
+// send a request on each that is refused and whose body does not come. Fails when
+// they pile up in the daemon or keep others out.
 func TestConnectionsThatOnlyStandThereAreEnded(t *testing.T) {
 	t.Attr("threat", "U6")
 	const most = 20
-	r := start(t, func(s *Server) { s.connsMost, s.headerWait = most, time.Hour })
-	var idle []net.Conn
-	for range 5 * most {
-		conn, err := net.Dial("tcp", r.Addr().String())
-		if err != nil {
-			t.Fatal(err)
+	r := start(t, func(s *Server) { s.connsMost, s.headerWait, s.bodyWait = most, time.Hour, time.Hour })
+	for name, text := range map[string]string{
+		"idle":                 "",
+		"a header without end": "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ",
+		"no body":              "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n",
+		"no body, of REST":     "POST /api/v1/send HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n",
+		"no body, of nothing":  "POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n",
+	} {
+		ended := make(chan struct{}, 5*most)
+		for range 5 * most {
+			conn, err := net.Dial("tcp", r.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			_, _ = io.WriteString(conn, text) // it may be ended already
+			go func() {
+				_, _ = io.Copy(io.Discard, conn) // however it ends
+				ended <- struct{}{}
+			}()
 		}
-		t.Cleanup(func() { _ = conn.Close() })
-		idle = append(idle, conn)
-	}
-	if status, body, _ := r.do(t, request{method: "POST", path: "/api/v1/whoami", body: "{}", header: bearerAnn}); status != 200 {
-		t.Errorf("beside idle connections: %d %s", status, body)
-	}
-	for i, conn := range idle[:4*most] {
-		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
+		if status, body, _ := r.do(t, request{method: "POST", path: "/api/v1/whoami", body: "{}", header: bearerAnn}); status != 200 {
+			t.Errorf("beside connections with %s: %d %s", name, status, body)
 		}
-		if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("connection %d is still open: %v", i, err)
+		for i := range 4 * most {
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				t.Fatalf("of %d connections with %s only %d were ended", 5*most, name, i)
+			}
 		}
 	}
 }
@@ -121,12 +131,17 @@ func TestABusyConnectionIsNotEnded(t *testing.T) {
 	ended := func(conn net.Conn) bool { return conn.SetDeadline(time.Time{}) != nil }
 	busy := open()
 	c.changed(busy, http.StateActive)
+	c.admit(busy)
 	idle := open()
 	next := open()
 	if ended(busy) || !ended(idle) || ended(next) {
 		t.Errorf("ended are the busy one %v, the idle one %v, the new one %v", ended(busy), ended(idle), ended(next))
 	}
+	if c.changed(idle, http.StateActive); len(c.open) != 2 { // its request had come already
+		t.Errorf("with one that was ended %d are open", len(c.open))
+	}
 	c.changed(next, http.StateActive)
+	c.admit(next)
 	if last := open(); !ended(last) || ended(busy) || ended(next) {
 		t.Error("where all are busy it is not the new one that goes")
 	}
