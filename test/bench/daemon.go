@@ -6,7 +6,6 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 	"fleetd/fabric/keys"
 	"fleetd/migrations"
 	"fleetd/store"
+	"fleetd/test/freeport"
 )
 
 // daemon is the real binary as a process of its own.
@@ -94,7 +94,7 @@ func (o home) store(ctx context.Context, fill func(*store.Store) error) error {
 // start runs the daemon and returns once it says that it is ready, and how
 // long that took from the start of the process.
 func (o home) start(ctx context.Context, binary string, env ...string) (*daemon, time.Duration, error) {
-	addr, err := freeAddr()
+	addr, err := freeport.Addr()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -170,13 +170,4 @@ func (d *daemon) resident() (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("no VmRSS of process %d", d.cmd.Process.Pid)
-}
-
-// freeAddr is a loopback address that was free a moment ago.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }

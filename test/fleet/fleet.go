@@ -9,7 +9,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -152,16 +151,6 @@ func (f *Fleet) Remember(gid string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.gids = append(f.gids, gid)
-}
-
-// freeAddr is a loopback address that was free a moment ago.
-func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	addr := l.Addr().String()
-	return addr, l.Close()
 }
 
 // Key is the private key of h, for those who play an attacker or a peer.

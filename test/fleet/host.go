@@ -20,6 +20,7 @@ import (
 	"fleetd/fabric/keys"
 	"fleetd/mcp"
 	"fleetd/mcp/api"
+	"fleetd/test/freeport"
 	"fleetd/test/herdrsim"
 )
 
@@ -43,7 +44,7 @@ type Host struct {
 // AddHost makes a host; Start runs its daemon. env are further BRIDGED_…
 // variables of the daemon.
 func (f *Fleet) AddHost(ctx context.Context, name string, env ...string) (*Host, error) {
-	addr, err := freeAddr()
+	addr, err := freeport.Addr()
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,6 @@ package rabbit
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,28 +62,3 @@ func findEpmd() (string, error) {
 // portBlock is how many ports in a row a node may use: AMQP, distribution,
 // epmd, TLS, management.
 const portBlock = 5
-
-// freePorts finds a free block below the range of ephemeral ports, so that no
-// outgoing connection of anyone takes one of them in between.
-func freePorts() (int, error) {
-	for range 200 {
-		base := 12000 + rand.IntN(19000/portBlock)*portBlock
-		if blockFree(base) {
-			return base, nil
-		}
-	}
-	return 0, errors.New("found no block of free ports between 12000 and 31000")
-}
-
-func blockFree(base int) bool {
-	for p := base; p < base+portBlock; p++ {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
-		if err != nil {
-			return false
-		}
-		if err := l.Close(); err != nil {
-			return false
-		}
-	}
-	return true
-}

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"fleetd/test/freeport"
 )
 
 // startTimeout bounds one start: 5 s are usual, a busy machine takes more.
@@ -97,7 +99,7 @@ func Start(ctx context.Context, opts ...Option) (*Node, error) {
 }
 
 func startOnce(ctx context.Context, scripts string, o options) (*Node, error) {
-	port, err := freePorts()
+	port, err := freeport.Block(portBlock)
 	if err != nil {
 		return nil, err
 	}
