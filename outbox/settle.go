@@ -64,6 +64,10 @@ const answeredFor = time.Minute
 // which there is no intent: that it is in is no news any more.
 func (o *Outbox) answered(msgID, by string) {
 	o.tell(msgID, Progress{Kind: envelope.Injected})
+	o.remember(msgID, by)
+}
+
+func (o *Outbox) remember(msgID, by string) {
 	now := o.cfg.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -213,7 +217,21 @@ func (o *Outbox) failed(ctx context.Context, r envelope.Report, in store.Intent,
 			return nil
 		}
 	}
-	return o.notice(ctx, r, in, found, outcomeFailed)
+	// Of what is forgotten here the report and the dead letter come side by side.
+	said := r.Recipient + " " + r.Reason
+	if o.wasAnswered(r.MsgID, said) {
+		if found {
+			o.conclude(in, outcomeFailed, r.Reason)
+		}
+		return nil
+	}
+	if err := o.notice(ctx, r, in, found, outcomeFailed); err != nil {
+		return err
+	}
+	if !found {
+		o.remember(r.MsgID, said)
+	}
+	return nil
 }
 
 // tellRefused ends an intent of which nothing can arrive, when nobody waits
