@@ -352,3 +352,28 @@ func TestAForgottenLetterToAMainIsNews(t *testing.T) {
 		}
 	}
 }
+
+// Fault: of a brief that is forgotten here its sender hears twice that it
+// failed: from its recipient, and again when it turns up dead.
+func TestAForgottenBriefIsToldOnceThatItFailed(t *testing.T) {
+	w := newWorld(t)
+	w.turn()
+	s := w.sent(Request{To: "chief", Life: time.Hour})
+	w.clock.add(25 * time.Hour)
+	w.out.prune(w.clock.Now())
+	w.turn()
+	if _, found := w.stored(s.MsgID); found {
+		t.Fatal("the intent was not forgotten")
+	}
+	refused := func(to string) {
+		e := report(envelope.Failed, "EXPIRED", s.MsgID)
+		e.From, e.To = chief, to
+		must(t, w.out.Signal(t.Context(), e))
+	}
+	refused(boss)
+	w.died(s, "chief", "rejected")
+	w.turn()
+	refused(envelope.GatewayAddress("hosta"))
+	w.after(time.Minute)
+	w.wantNotices(s.MsgID, "FAILED EXPIRED")
+}
