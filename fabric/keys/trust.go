@@ -15,7 +15,7 @@ import (
 )
 
 // lazyEvery bounds how often an unknown signer, whom anybody can make up, has
-// us read the directory.
+// us read a directory in which nothing was put or taken away.
 const lazyEvery = time.Second
 
 // Trust is the directory of <host>.pub files, read into memory. It is safe for
@@ -27,6 +27,7 @@ type Trust struct {
 
 	seen atomic.Pointer[snapshot]
 	mu   sync.Mutex // held while the directory is read
+	made time.Time  // the directory's modification time, as of the last reading
 	lazy time.Time  // when an unknown host last had it read
 }
 
@@ -60,15 +61,16 @@ func OpenTrust(dir, self string, selfPub ed25519.PublicKey) (*Trust, error) {
 }
 
 // Keys returns the keys with which host may sign, none if it is not trusted. A
-// host that isn't known has the directory read again, at most once a second.
-// The caller must not change the keys.
+// host that isn't known has the directory read again where a file came since,
+// for its first message may follow at once, and else at most once a second. The
+// caller must not change the keys.
 func (t *Trust) Keys(host string) []ed25519.PublicKey {
 	if keys := t.seen.Load().keys[host]; keys != nil || !envelope.ValidHost(host) {
 		return keys
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now := t.now(); t.lazy.IsZero() || now.Sub(t.lazy) >= lazyEvery {
+	if now := t.now(); t.lazy.IsZero() || now.Sub(t.lazy) >= lazyEvery || !modified(t.dir).Equal(t.made) {
 		t.lazy = now
 		t.reload()
 	}
@@ -87,6 +89,7 @@ func (t *Trust) Reload() {
 }
 
 func (t *Trust) reload() {
+	t.made = modified(t.dir) // before the reading, so that what comes during it has us read again
 	keys, problems := readDir(t.dir, t.seen.Load().keys)
 	for host, theirs := range keys {
 		if host == t.self || !contains(theirs, t.selfPub) {
@@ -108,6 +111,16 @@ func (t *Trust) Problems() []error { return slices.Clone(t.seen.Load().problems)
 
 // Hosts lists the hosts that are trusted, ours included, in order.
 func (t *Trust) Hosts() []string { return slices.Sorted(maps.Keys(t.seen.Load().keys)) }
+
+// modified is when a file was last put into dir or taken away, zero if there is
+// no telling.
+func modified(dir string) time.Time {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
 
 func contains(keys []ed25519.PublicKey, pub ed25519.PublicKey) bool {
 	return slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return bytes.Equal(k, pub) })
