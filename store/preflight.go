@@ -37,7 +37,7 @@ func preflight(path string, opts bolt.Options) error {
 	}
 	if cause != nil {
 		return fault.Wrap(fmt.Errorf("%w: %w", errDamage, cause), fault.StoreUnavailable,
-			"the store %s is damaged; move it away and restore a copy (%s.schema-*.bak, a backup), or start with an empty one", path, path)
+			"the store %s is damaged; move it away and restore a copy if there is one (a backup, %s.schema-*.bak), or start with an empty one", path, path)
 	}
 	return nil
 }

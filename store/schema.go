@@ -23,6 +23,17 @@ func backupPath(path string, version int) string {
 	return fmt.Sprintf("%s.schema-%d.bak", path, version)
 }
 
+// newestCopy is the copy aside of the highest schema up to version, "" if there
+// is none: a file that was written by a newer build from the start has none.
+func newestCopy(path string, version int) string {
+	for ; version > 0; version-- {
+		if _, err := os.Stat(backupPath(path, version)); err == nil {
+			return backupPath(path, version)
+		}
+	}
+	return ""
+}
+
 func removeLeftovers(path string) error {
 	for _, p := range []string{copyTemp(path), compactTemp(path)} {
 		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -42,8 +53,11 @@ func (s *Store) migrate(ctx context.Context, db *bolt.DB) error {
 	}
 	target := len(s.opts.Steps)
 	if version > target {
-		return fault.New(fault.StoreUnavailable, "the store %s has schema %d and this bridged knows %d; install the newer bridged that wrote it, or restore %s",
-			s.path, version, target, backupPath(s.path, target))
+		remedy := "install the newer bridged that wrote it"
+		if copied := newestCopy(s.path, target); copied != "" {
+			remedy += ", or put back " + copied + ", the copy of before, which lacks what came since"
+		}
+		return fault.New(fault.StoreUnavailable, "the store %s has schema %d and this bridged knows %d; %s", s.path, version, target, remedy)
 	}
 	if version == target {
 		return nil

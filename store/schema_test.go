@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"fleetd/fault"
@@ -45,13 +46,23 @@ func hasBucket(t *testing.T, s *Store, name string) bool {
 	return has
 }
 
-// Fails if a newer file is opened, or if the refusal leaves the lock.
+// Fails if a newer file is opened, if the refusal names a copy to restore that
+// is not there, or leaves the lock.
 func TestNewerSchemaIsRefused(t *testing.T) {
 	dir, _ := filled(t)
 	if err := openAt(t, Options{Dir: dir, Steps: nextSteps(addBucket)}).Close(); err != nil {
 		t.Fatal(err)
 	}
-	wantWords(t, refused(t, Options{Dir: dir}), "schema 2", "knows 1", "newer bridged", "schema-1.bak")
+	copied := backupPath(filepath.Join(dir, DefaultFile), 1)
+	wantWords(t, refused(t, Options{Dir: dir}), "schema 2", "knows 1", "newer bridged", copied)
+	if err := os.Remove(copied); err != nil {
+		t.Fatal(err)
+	}
+	sentence := refused(t, Options{Dir: dir})
+	wantWords(t, sentence, "schema 2", "knows 1", "newer bridged")
+	if strings.Contains(sentence, ".bak") {
+		t.Errorf("without a copy it reads %q", sentence)
+	}
 	if err := openAt(t, Options{Dir: dir, Steps: nextSteps(addBucket)}).Close(); err != nil {
 		t.Fatal(err)
 	}
