@@ -71,7 +71,7 @@ func (in *Inbox) accept(ctx context.Context, b *box, d envelope.Delivery) error 
 	case !taken: // the same message came by another way just now
 		return in.accept(ctx, b, d)
 	}
-	in.trace("received", d.Envelope, b.gid, outcomeWaiting, "")
+	in.trace("received", d.Envelope, b.gid, store.Waiting, "")
 	if d.Kind == envelope.Reply {
 		in.cfg.Reports.Arrived(d.Envelope)
 	}
@@ -91,7 +91,7 @@ func (in *Inbox) allowed(ctx context.Context, gid string, e *envelope.Envelope) 
 	if err := in.final(ctx, e, gid, envelope.Failed, string(fault.NotAllowed)); err != nil {
 		return err
 	}
-	in.trace("refused", e, gid, outcomeFailed, string(fault.NotAllowed))
+	in.trace("refused", e, gid, store.Failed, string(fault.NotAllowed))
 	return fault.New(fault.NotAllowed, "host %s may not send here: control.allow leaves it out", e.Signer)
 }
 
@@ -200,7 +200,7 @@ func (in *Inbox) heldAlready(ctx context.Context, b *box, d envelope.Delivery, h
 	}
 	failpoint.Hit("inbox.duplicate.held")
 	if !d.Redelivered { // what the broker gives again is held for long, and nothing new
-		in.trace("duplicate", it.env, b.gid, outcomeWaiting, "")
+		in.trace("duplicate", it.env, b.gid, store.Waiting, "")
 	}
 	return true, nil
 }
@@ -211,7 +211,7 @@ func (in *Inbox) seenAlready(b *box, msgID string) (seen store.Seen, found bool,
 		seen, found, err = tx.FindSeen(msgID, b.gid)
 		return err
 	})
-	if err != nil || found && seen.Outcome != outcomeWaiting {
+	if err != nil || found && seen.Outcome != store.Waiting {
 		return seen, found, err
 	}
 	b.mu.Lock()
@@ -234,13 +234,13 @@ func (in *Inbox) tellAgain(ctx context.Context, gid string, d envelope.Delivery,
 	}
 	r := reportOf(brief)
 	switch {
-	case found && seen.Outcome == outcomeInjected:
+	case found && seen.Outcome == store.Injected:
 		r.Kind = envelope.Injected
 		in.cfg.Reports.Progress(r)
-	case found && seen.Outcome == outcomeFailed:
+	case found && seen.Outcome == store.Failed:
 		r.Kind, r.Reason = envelope.Failed, seen.Reason
 		return in.cfg.Reports.Final(ctx, r)
-	case seen.Outcome == outcomeFailed && d.Signer == seen.Host && seen.Host != in.cfg.Host:
+	case seen.Outcome == store.Failed && d.Signer == seen.Host && seen.Host != in.cfg.Host:
 		// Only that host can be told, and it knows what it sent and for whom.
 		return in.final(ctx, d.Envelope, gid, envelope.Failed, seen.Reason)
 	}
@@ -268,7 +268,7 @@ func (in *Inbox) Known(gid, msgID string, body []byte) bool {
 // alarm is for one message id with two faces: never a retry, so an attack or a
 // defect.
 func (in *Inbox) alarm(d envelope.Delivery, gid, other string) error {
-	in.trace("refused", d.Envelope, gid, outcomeFailed, string(fault.Refused))
+	in.trace("refused", d.Envelope, gid, store.Failed, string(fault.Refused))
 	return fault.New(fault.Refused, "ALARM: message %s came again with %s", d.MsgID, other)
 }
 
@@ -277,7 +277,7 @@ func (in *Inbox) refuseGone(ctx context.Context, gid string, d envelope.Delivery
 	if err := in.final(ctx, d.Envelope, gid, envelope.Failed, string(fault.PaneGone)); err != nil {
 		return err
 	}
-	in.trace("refused", d.Envelope, gid, outcomeFailed, string(fault.PaneGone))
+	in.trace("refused", d.Envelope, gid, store.Failed, string(fault.PaneGone))
 	in.settled("ack", d.Envelope, d.Ack())
 	return nil
 }

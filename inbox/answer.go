@@ -55,15 +55,15 @@ func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
 		return unseen()
 	case seen.Host != q.Signer:
 		return r, false
-	case seen.Outcome == outcomeFailed && haveBrief && brief.State == briefReplied:
+	case seen.Outcome == store.Failed && haveBrief && brief.State == briefReplied:
 		r.Kind = envelope.Injected // an answer proves what was in doubt
-	case seen.Outcome == outcomeFailed && seen.Reason == string(fault.Abandoned):
+	case seen.Outcome == store.Failed && seen.Reason == string(fault.Abandoned):
 		r.Kind, r.Reason = envelope.Abandoned, string(fault.PaneGone)
-	case seen.Outcome == outcomeFailed:
+	case seen.Outcome == store.Failed:
 		r.Kind, r.Reason = envelope.Failed, seen.Reason
-	case seen.Outcome == outcomeInjected || seen.Outcome == outcomeDrained:
+	case seen.Outcome.Arrived():
 		r.Kind = envelope.Injected
-	case seen.Outcome == outcomeInjecting && seen.Boot != in.cfg.Boot:
+	case seen.Outcome == store.Injecting && seen.Boot != in.cfg.Boot:
 		r.Kind, r.Reason = envelope.Failed, string(fault.InDoubt) // the start is about to report it
 	default:
 		r.Kind, r.Reason = envelope.Deferred, ReasonQueued
@@ -72,8 +72,8 @@ func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
 }
 
 // Local tells the sender's side what the records of this host say of a message
-// it delivered here: an outcome word of design §1, and the reason of a failure.
-func (in *Inbox) Local(gid, msgID string) (outcome, reason string) {
+// it delivered here, and the reason of a failure.
+func (in *Inbox) Local(gid, msgID string) (outcome store.Outcome, reason string) {
 	b := in.box(gid)
 	if b == nil {
 		return "", ""
@@ -81,7 +81,7 @@ func (in *Inbox) Local(gid, msgID string) (outcome, reason string) {
 	b.mu.Lock()
 	if it := b.byID[msgID]; it != nil {
 		defer b.mu.Unlock()
-		return outcomeWaiting, b.reason
+		return store.Waiting, b.reason
 	}
 	b.mu.Unlock()
 	var seen store.Seen

@@ -7,6 +7,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/store"
 )
 
 // newBacklog is a main with n pieces of local mail, of which few fit memory.
@@ -95,7 +96,7 @@ func TestDuplicatesOfBacklog(t *testing.T) {
 		t.Errorf("another body on the broker is %q", w.broker.state(forged))
 	}
 	outcome, _ := w.in.Local(gid, all[4].MsgID)
-	same(t, "outcome", outcomeWaiting, outcome)
+	same(t, "outcome", store.Waiting, outcome)
 	var got []string
 	for round := 0; round < 10; round++ {
 		batch, some := w.poll(gid, Filter{}, Limit{Max: 1})

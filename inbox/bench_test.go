@@ -58,7 +58,7 @@ func BenchmarkCommit(b *testing.B) {
 	for b.Loop() {
 		env := w.brief(gid, "x")
 		err := w.store.Write(context.Background(), func(tx *store.Tx) error {
-			return tx.PutSeen(env.TS, env.MsgID, gid, store.Seen{Outcome: outcomeInjecting, Host: there})
+			return tx.PutSeen(env.TS, env.MsgID, gid, store.Seen{Outcome: store.Injecting, Host: there})
 		})
 		if err != nil {
 			b.Fatal(err)

@@ -88,7 +88,7 @@ func (in *Inbox) settleOld(ctx context.Context, b store.Brief) error {
 
 func wasInjected(tx *store.Tx, b store.Brief) (bool, error) {
 	seen, _, err := tx.SeenOf(b.TS, b.MsgID, b.GID)
-	return seen.Outcome == outcomeInjected, err
+	return seen.Outcome == store.Injected, err
 }
 
 // failSeen notes that a brief on record failed.
@@ -97,6 +97,6 @@ func failSeen(tx *store.Tx, b store.Brief, reason string) error {
 	if err != nil || !found {
 		return err
 	}
-	seen.Outcome, seen.Reason = outcomeFailed, reason
+	seen.Outcome, seen.Reason = store.Failed, reason
 	return tx.PutSeen(b.TS, b.MsgID, b.GID, seen)
 }

@@ -43,14 +43,14 @@ func (in *Inbox) injected(ctx context.Context, t *try) {
 	in.progress(env, gid, envelope.Injected, "")
 	failpoint.Hit("inbox.injected.signalled")
 	if env.Kind.Brief() {
-		in.trace("injected", env, gid, outcomeInjected, "")
+		in.trace("injected", env, gid, store.Injected, "")
 		in.cfg.Store.Later(func(tx *store.Tx) error {
-			return tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, outcomeInjected, ""))
+			return tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, store.Injected, ""))
 		})
 		in.finish(b, it, env)
 		return
 	}
-	in.trace("injected", env, gid, outcomeDrained, "")
+	in.trace("injected", env, gid, store.Drained, "")
 	again := false
 	err := in.persist(ctx, func(ctx context.Context) error {
 		attempted := again
@@ -61,7 +61,7 @@ func (in *Inbox) injected(ctx context.Context, t *try) {
 					return err
 				}
 			}
-			if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, outcomeDrained, "")); err != nil {
+			if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, store.Drained, "")); err != nil {
 				return err
 			}
 			return tx.DeleteHeld(gid, it.seq)
@@ -89,7 +89,7 @@ func (in *Inbox) inDoubt(ctx context.Context, t *try, got Injection) {
 	b, it := t.box, t.item
 	in.log.Warn("an injection is in doubt: look at the pane", "pane", b.snapshot().Pane, "msg", t.env.MsgID,
 		"trace", t.env.TraceID, "reason", got.Reason, "error", got.Err)
-	in.trace("in_doubt", t.env, b.gid, outcomeFailed, string(fault.InDoubt))
+	in.trace("in_doubt", t.env, b.gid, store.Failed, string(fault.InDoubt))
 	if t.env.Kind.Brief() {
 		in.failBrief(ctx, t, string(fault.InDoubt), briefInDoubt)
 		return
@@ -119,7 +119,7 @@ func (in *Inbox) failBrief(ctx context.Context, t *try, reason, state string) {
 	}
 	failpoint.Hit("inbox.fail.reported")
 	in.cfg.Store.Later(func(tx *store.Tx) error {
-		if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, outcomeFailed, reason)); err != nil {
+		if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, store.Failed, reason)); err != nil {
 			return err
 		}
 		if state == "" {
@@ -190,7 +190,7 @@ func (in *Inbox) putBack(ctx context.Context, t *try) bool {
 			if err := tx.PutHeld(record); err != nil {
 				return err
 			}
-			if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, outcomeWaiting, "")); err != nil {
+			if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, store.Waiting, "")); err != nil {
 				return err
 			}
 			return dropBrief(tx, gid, env.MsgID)

@@ -87,7 +87,7 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 		if seen, dup, err = tx.FindSeen(env.MsgID, b.gid); err != nil {
 			return err
 		}
-		if dup = dup && (seen.Outcome != outcomeWaiting || backlog); dup && seen.BodyHash != it.hash {
+		if dup = dup && (seen.Outcome != store.Waiting || backlog); dup && seen.BodyHash != it.hash {
 			return in.otherBody(env)
 		}
 		if !dup {
@@ -95,7 +95,7 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 				return err
 			}
 			if it.late {
-				if err := tx.PutSeen(env.TS, env.MsgID, b.gid, in.seen(it, outcomeWaiting, "")); err != nil {
+				if err := tx.PutSeen(env.TS, env.MsgID, b.gid, in.seen(it, store.Waiting, "")); err != nil {
 					return err
 				}
 			}
@@ -104,7 +104,7 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 	})
 	failpoint.Hit("inbox.deliver.after")
 	if err == nil && !dup {
-		in.trace("received", env, b.gid, outcomeWaiting, "")
+		in.trace("received", env, b.gid, store.Waiting, "")
 		if env.Kind == envelope.Reply {
 			in.cfg.Reports.Arrived(env)
 		}

@@ -163,7 +163,7 @@ func (in *Inbox) recordInjecting(ctx context.Context, t *try) error {
 	}
 	t.committed = true
 	failpoint.Hit("inbox.injecting.after")
-	in.trace("injecting", env, b.gid, outcomeInjecting, "")
+	in.trace("injecting", env, b.gid, store.Injecting, "")
 	b.mu.Lock()
 	hold := b.letGo(it)
 	b.mu.Unlock()
@@ -180,11 +180,11 @@ func (in *Inbox) putInjecting(tx *store.Tx, t *try) error {
 	if err != nil {
 		return err
 	}
-	own := it.attempted && seen.Outcome == outcomeInjecting && seen.Boot == in.cfg.Boot
-	if found && seen.Outcome != outcomeWaiting && !own {
+	own := it.attempted && seen.Outcome == store.Injecting && seen.Boot == in.cfg.Boot
+	if found && seen.Outcome != store.Waiting && !own {
 		return errSeen
 	}
-	if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, outcomeInjecting, "")); err != nil {
+	if err := tx.PutSeen(env.TS, env.MsgID, gid, in.seen(it, store.Injecting, "")); err != nil {
 		return err
 	}
 	brief := in.brief(gid, env, briefInjecting)
@@ -202,6 +202,6 @@ func (in *Inbox) putInjecting(tx *store.Tx, t *try) error {
 	return tx.DeleteHeld(gid, it.seq)
 }
 
-func (in *Inbox) seen(it *item, outcome, reason string) store.Seen {
+func (in *Inbox) seen(it *item, outcome store.Outcome, reason string) store.Seen {
 	return store.Seen{Outcome: outcome, Reason: reason, BodyHash: it.hash, Boot: in.cfg.Boot, Host: it.env.Signer}
 }

@@ -77,7 +77,7 @@ func TestABriefIsRecordedBeforeItIsAckedAndAckedBeforeItIsWritten(t *testing.T) 
 	w.broker.onAck(func(env *envelope.Envelope) {
 		_ = w.store.View(func(tx *store.Tx) error {
 			s, _, err := tx.FindSeen(env.MsgID, e.GID)
-			steps = append(steps, "ack of "+s.Outcome)
+			steps = append(steps, "ack of "+string(s.Outcome))
 			return err
 		})
 	})

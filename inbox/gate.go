@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fabric/envelope"
+	"fleetd/store"
 	"fleetd/test/failpoint"
 )
 
@@ -61,7 +62,7 @@ func (in *Inbox) deferred(e *envelope.Envelope, gid, reason string) {
 	if e.Kind.Brief() {
 		failpoint.Hit("inbox.deferred.before")
 		in.progress(e, gid, envelope.Deferred, reason)
-		in.trace("deferred", e, gid, outcomeWaiting, reason)
+		in.trace("deferred", e, gid, store.Waiting, reason)
 	}
 }
 

@@ -255,9 +255,9 @@ func (w *world) outcome(gid, msgID string) string {
 		w.t.Fatalf("seen: %v", err)
 	}
 	if s.Reason != "" {
-		return s.Outcome + " " + s.Reason
+		return string(s.Outcome) + " " + s.Reason
 	}
-	return s.Outcome
+	return string(s.Outcome)
 }
 
 // stored is the state of a brief's record.

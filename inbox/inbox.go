@@ -269,10 +269,10 @@ func (in *Inbox) Member(gid, group string) bool {
 	return group == "all" && e.Kind == Worker || slices.Contains(e.Groups, group)
 }
 
-func (in *Inbox) trace(step string, e *envelope.Envelope, gid, outcome, reason string) {
+func (in *Inbox) trace(step string, e *envelope.Envelope, gid string, outcome store.Outcome, reason string) {
 	in.cfg.Store.Trace(store.Event{
 		TraceID: e.TraceID, MsgID: e.MsgID, Kind: string(e.Kind), Step: step, Host: in.cfg.Host,
-		Entity: gid, Peer: e.From, Outcome: outcome, Reason: reason, At: in.cfg.Now().UnixMilli(),
+		Entity: gid, Peer: e.From, Outcome: string(outcome), Reason: reason, At: in.cfg.Now().UnixMilli(),
 	})
 }
 

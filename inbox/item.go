@@ -10,15 +10,6 @@ import (
 	"fleetd/store"
 )
 
-// Outcomes as the seen-set records them (design §1).
-const (
-	outcomeWaiting   = "waiting"
-	outcomeInjecting = "injecting"
-	outcomeInjected  = "injected"
-	outcomeDrained   = "drained"
-	outcomeFailed    = "failed"
-)
-
 // state of an item in its box.
 type state int
 

@@ -325,14 +325,14 @@ func (m *machine) checkOne(t *rapid.T, p *post, screen []string) {
 	}
 	switch {
 	case held:
-		if outcome != "" && outcome != outcomeWaiting || len(ends) > 0 {
+		if outcome != "" && outcome != "waiting" || len(ends) > 0 {
 			t.Errorf("held and ended: %s", what)
 		}
-	case outcome == outcomeInjected:
+	case outcome == "injected":
 		if bytes != 1 || len(ends) > 0 || !brief {
 			t.Errorf("not injected: %s", what)
 		}
-	case outcome == outcomeDrained:
+	case outcome == "drained":
 		if len(ends) > 0 || p.shown == 0 && bytes == 0 {
 			t.Errorf("drained by nobody: %s", what)
 		}

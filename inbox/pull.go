@@ -173,7 +173,7 @@ func (b *Batch) drain() error {
 	b.box.leave(b.items)
 	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		for i, it := range b.items {
-			if err := tx.PutSeen(it.env.TS, it.env.MsgID, gid, in.seen(it, outcomeDrained, "")); err != nil {
+			if err := tx.PutSeen(it.env.TS, it.env.MsgID, gid, in.seen(it, store.Drained, "")); err != nil {
 				return err
 			}
 			if err := tx.DeleteHeld(gid, it.seq); err != nil {
@@ -196,7 +196,7 @@ func (b *Batch) drain() error {
 	failpoint.Hit("inbox.pull.drained")
 	given := make([]*envelope.Envelope, len(mails))
 	for i, m := range mails {
-		in.trace("drained", m.Envelope, gid, outcomeDrained, "")
+		in.trace("drained", m.Envelope, gid, store.Drained, "")
 		given[i] = m.Envelope
 	}
 	b.box.keep(b.at, given...)

@@ -38,7 +38,7 @@ func TestMailIsDrainedDurablyBeforeItIsAcked(t *testing.T) {
 	w.broker.onAck(func(env *envelope.Envelope) {
 		_ = w.store.View(func(tx *store.Tx) error {
 			s, _, err := tx.FindSeen(env.MsgID, e.GID)
-			acked = s.Outcome
+			acked = string(s.Outcome)
 			return err
 		})
 	})

@@ -122,9 +122,9 @@ func (in *Inbox) expel(ctx context.Context, b *box, it *item, reason string) err
 		in.log.Warn("mail ended unread", "kind", it.env.Kind, "msg", it.env.MsgID, "trace", it.env.TraceID, "to", b.gid, "reason", reason)
 	}
 	failpoint.Hit("inbox.expel.reported")
-	in.trace("ended", it.env, b.gid, outcomeFailed, reason)
+	in.trace("ended", it.env, b.gid, store.Failed, reason)
 	in.cfg.Store.Later(func(tx *store.Tx) error {
-		if err := tx.PutSeen(it.env.TS, it.env.MsgID, b.gid, in.seen(it, outcomeFailed, reason)); err != nil {
+		if err := tx.PutSeen(it.env.TS, it.env.MsgID, b.gid, in.seen(it, store.Failed, reason)); err != nil {
 			return err
 		}
 		return tx.DeleteHeld(b.gid, it.seq)

@@ -136,11 +136,11 @@ func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
 		in.cfg.Reports.TurnOver(ask, envelope.Abandoned, string(fault.PaneGone))
 		return false
 	case !in.mayWrite(ask):
-		in.trace("refused", ask, ask.To, outcomeFailed, string(fault.NotAllowed))
+		in.trace("refused", ask, ask.To, store.Failed, string(fault.NotAllowed))
 		in.cfg.Reports.TurnOver(ask, envelope.Failed, string(fault.NotAllowed))
 		return false
 	case len(ask.Body) > envelope.AskBytes: // a gateway of ours lets none leave
-		in.trace("refused", ask, ask.To, outcomeFailed, string(fault.TooLarge))
+		in.trace("refused", ask, ask.To, store.Failed, string(fault.TooLarge))
 		in.cfg.Reports.TurnOver(ask, envelope.Failed, string(fault.TooLarge))
 		return false
 	}
@@ -155,7 +155,7 @@ func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
 	}
 	in.turns.mu.Unlock()
 	if !room {
-		in.trace("refused", ask, ask.To, outcomeFailed, string(fault.RateLimited))
+		in.trace("refused", ask, ask.To, store.Failed, string(fault.RateLimited))
 		in.cfg.Reports.TurnOver(ask, envelope.Failed, string(fault.RateLimited))
 		return false
 	}
@@ -402,7 +402,7 @@ func MarkAsked(brief store.Brief, now time.Time) func(*store.Tx) error {
 			return err
 		}
 		if found {
-			seen.Outcome, seen.Reason = outcomeInjected, ""
+			seen.Outcome, seen.Reason = store.Injected, ""
 			if err := tx.PutSeen(b.TS, b.MsgID, b.GID, seen); err != nil {
 				return err
 			}

@@ -230,7 +230,7 @@ func TestAQuestionSettlesABriefInDoubt(t *testing.T) {
 	in := func(state string) store.Brief {
 		b := store.Brief{GID: e.GID, MsgID: newID(), TraceID: "0123456789abcdef0123456789abcdef", Sender: newID(), TS: w.clock.now().UnixMilli(), State: state}
 		err := w.store.Write(t.Context(), func(tx *store.Tx) error {
-			if err := tx.PutSeen(b.TS, b.MsgID, b.GID, store.Seen{Outcome: outcomeFailed, Reason: string(fault.InDoubt)}); err != nil {
+			if err := tx.PutSeen(b.TS, b.MsgID, b.GID, store.Seen{Outcome: store.Failed, Reason: string(fault.InDoubt)}); err != nil {
 				return err
 			}
 			return tx.PutBrief(b)
@@ -244,7 +244,7 @@ func TestAQuestionSettlesABriefInDoubt(t *testing.T) {
 	if err := w.store.Write(t.Context(), MarkAsked(b, w.clock.now())); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "outcome", outcomeInjected, w.outcome(e.GID, b.MsgID))
+	same(t, "outcome", "injected", w.outcome(e.GID, b.MsgID))
 	open, err := w.in.OpenBriefs(e.GID)
 	if err != nil || !slices.ContainsFunc(open, func(o store.Brief) bool { return o.MsgID == b.MsgID && o.State == briefOpen }) {
 		t.Errorf("open briefs: %+v (%v)", open, err)

@@ -10,6 +10,7 @@ import (
 	"fleetd/fault"
 	"fleetd/inbox"
 	"fleetd/outbox"
+	"fleetd/store"
 )
 
 // BroadcastArgs are the arguments of bridge_broadcast.
@@ -188,7 +189,7 @@ func (w *spreadWait) enough(to []outbox.Share) bool {
 		switch s.Outcome {
 		case "", outbox.ShareInDoubt:
 			return false
-		case "waiting":
+		case store.Waiting:
 			if w.args.WaitSeconds > 0 {
 				return false
 			}
@@ -200,9 +201,9 @@ func (w *spreadWait) enough(to []outbox.Share) bool {
 // stateOf is how a share is told.
 func stateOf(s outbox.Share) string {
 	switch s.Outcome {
-	case "injected":
+	case store.Injected:
 		return StateInjected
-	case "waiting":
+	case store.Waiting:
 		return StateDeferred
 	case outbox.ShareQueued:
 		return StateQueued
@@ -210,7 +211,7 @@ func stateOf(s outbox.Share) string {
 		return StateInDoubt
 	case outbox.ShareNotSent:
 		return StateNotSent
-	case "failed":
+	case store.Failed:
 		return StateFailed
 	}
 	return StateUnconfirmed

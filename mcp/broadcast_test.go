@@ -9,6 +9,7 @@ import (
 	"fleetd/fabric/roster"
 	"fleetd/inbox"
 	"fleetd/outbox"
+	"fleetd/store"
 )
 
 // oneShare is a broadcast that stands like this at its one recipient.
@@ -37,7 +38,7 @@ func spreadOf(s outbox.Share, a BroadcastArgs, now time.Time) *spreadWait {
 // waits for is known nor after its wait_seconds.
 func TestABroadcastWaitsAsLongAsItWasTold(t *testing.T) {
 	for _, c := range []struct {
-		outcome    string
+		outcome    store.Outcome
 		wait, took time.Duration // in seconds
 	}{
 		{"injected", 0, 0}, {"injected", 20, 0},

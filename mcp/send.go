@@ -9,6 +9,7 @@ import (
 	"fleetd/fault"
 	"fleetd/inbox"
 	"fleetd/outbox"
+	"fleetd/store"
 	"fleetd/test/failpoint"
 )
 
@@ -122,7 +123,7 @@ func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
 		}
 		w.seen()
 	}
-	known := w.sent.Outcome == "failed" // under its key, by an earlier call
+	known := w.sent.Outcome == store.Failed // under its key, by an earlier call
 	if known || w.wait == 0 && (toMain || away && !w.sent.To.Local || w.last.Kind != "") {
 		return w.now(ctx)
 	}
@@ -173,10 +174,10 @@ func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
 
 // seen sets what is known of a message that a repeated call finds sent.
 func (w *sendWait) seen() {
-	switch w.sent.Outcome {
-	case "injected", "drained":
+	switch {
+	case w.sent.Outcome.Arrived():
 		w.last = outbox.Progress{Kind: envelope.Injected}
-	case "waiting":
+	case w.sent.Outcome == store.Waiting:
 		w.last = outbox.Progress{Kind: envelope.Deferred, Reason: w.sent.Reason}
 	}
 }
@@ -203,9 +204,9 @@ func (w *sendWait) now(ctx context.Context) (SendResult, error) {
 	r := w.result()
 	until := w.sent.ExpiresAt.UTC().Format(time.RFC3339)
 	switch {
-	case w.sent.Outcome == "failed":
+	case w.sent.Outcome == store.Failed:
 		return SendResult{}, fault.New(fault.Code(w.sent.Reason), "the message %s was sent before under this key, and failed; use a new key to send it anew", w.sent.MsgID)
-	case w.sent.To.Kind != inbox.Worker && (w.sent.Outcome == "injected" || w.sent.Outcome == "drained"):
+	case w.sent.To.Kind != inbox.Worker && w.sent.Outcome.Arrived():
 		r.State, r.Note = StateInjected, r.To+" has fetched it. An answer will come as mail: fetch it with bridge_poll."
 	case w.sent.To.Kind != inbox.Worker:
 		r.State, r.Note = StateQueued, "It lies in the inbox of "+r.To+", who has to fetch it."

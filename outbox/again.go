@@ -151,7 +151,7 @@ func (o *Outbox) sendAgain(ctx context.Context, msgID string) bool {
 		o.log.Error("a message that has to be published again could not be read", "msg", msgID, "found", found, "error", err)
 		if err == nil { // it must not hold up what is behind it
 			o.change(msgID, func(op *open) bool {
-				op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, outcomeRefused, string(fault.Internal)
+				op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, store.EndRefused, string(fault.Internal)
 				return true
 			})
 		}

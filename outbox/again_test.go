@@ -176,7 +176,7 @@ func TestAMessageThatCannotBeCarriedHoldsUpNobody(t *testing.T) {
 	}
 	w.broker.mu.Unlock()
 	w.reconnect()
-	if in, _ := w.stored(good); in.State != store.IntentEnded || in.Outcome != outcomeAccepted {
+	if in, _ := w.stored(good); in.State != store.IntentEnded || in.Outcome != store.EndAccepted {
 		t.Errorf("the one behind it is %s/%s", in.State, in.Outcome)
 	}
 	w.wantNotices(bad, "FAILED TOO_LARGE")

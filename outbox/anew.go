@@ -31,7 +31,7 @@ func (o *Outbox) Anew(ctx context.Context, dead *envelope.Envelope, queueIfOffli
 		return Sent{}, err
 	}
 	// What became of it is not known here.
-	if !repeated && (!found || in.Outcome == outcomeAccepted && in.State == store.IntentEnded) {
+	if !repeated && (!found || in.Outcome == store.EndAccepted && in.State == store.IntentEnded) {
 		if in, err = o.inquire(ctx, dead); err != nil {
 			return Sent{}, err
 		}
@@ -46,7 +46,7 @@ func (o *Outbox) Anew(ctx context.Context, dead *envelope.Envelope, queueIfOffli
 		From: dead.From, To: dead.To, Content: dead.Body, Life: min(dead.Expiry().Sub(dead.Sent()), o.cfg.MaxLife),
 		Key: key, QueueIfOffline: queueIfOffline,
 	})
-	if err == nil && sent.Outcome == "failed" {
+	if err == nil && sent.Outcome == store.Failed {
 		err = fault.New(fault.Conflict, "it was sent anew within the last day, as %s, and that one failed with %s; nothing was sent. Send the content by hand if it still matters", sent.MsgID, sent.Reason)
 	}
 	if err != nil {
@@ -104,11 +104,11 @@ func (o *Outbox) inquire(ctx context.Context, dead *envelope.Envelope) (store.In
 func judged(in store.Intent, r envelope.Report) (store.Intent, error) {
 	switch {
 	case r.Kind == envelope.Injected:
-		in.Outcome = outcomeInjected
+		in.Outcome = store.EndInjected
 	case r.Kind == envelope.Abandoned:
-		in.Outcome = outcomeAbandoned
+		in.Outcome = store.EndAbandoned
 	case r.Kind == envelope.Failed:
-		in.Outcome, in.OutcomeReason = outcomeFailed, r.Reason
+		in.Outcome, in.OutcomeReason = store.EndFailed, r.Reason
 	case r.Reason != reasonUnseen:
 		return in, fault.New(fault.Conflict, "it lies in the inbox of its recipient (%s); nothing was sent. Purge the letter", r.Reason)
 	}
@@ -128,7 +128,7 @@ func (o *Outbox) inquired(r envelope.Report) {
 // over says why a message must not be sent a second time.
 func over(in store.Intent) error {
 	switch {
-	case in.Outcome == outcomeInjected || in.Outcome == outcomeReplied || in.Outcome == outcomeAbandoned:
+	case in.Outcome.Injected():
 		return fault.New(fault.Conflict, "its recipient was given it after all (%s); nothing was sent. Purge the letter", in.Outcome)
 	case in.State != store.IntentEnded && !in.Told:
 		return fault.New(fault.Conflict, "what became of it is still being asked; nothing was sent. Try again in a minute or two")

@@ -215,16 +215,12 @@ func (o *Outbox) Asked(ctx context.Context, ask *envelope.Envelope, taken bool) 
 	lock.Lock()
 	defer lock.Unlock()
 	in, found, err := o.intentFor(r.MsgID, ask.From)
-	if err != nil || !found || in.To != ask.From {
+	if err != nil || !found || in.To != ask.From || in.Outcome.Injected() {
 		return err
 	}
-	switch in.Outcome {
-	case outcomeInjected, outcomeReplied, outcomeAbandoned:
-		return nil
-	}
 	o.tell(r.MsgID, Progress{Kind: envelope.Injected})
-	o.trace("resolved", r.MsgID, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, string(envelope.Ask))
-	o.conclude(in, outcomeInjected, "")
+	o.trace("resolved", r.MsgID, in.TraceID, in.Kind, in.From, in.To, string(store.EndInjected), string(envelope.Ask))
+	o.conclude(in, store.EndInjected, "")
 	return nil
 }
 

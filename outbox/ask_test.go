@@ -319,7 +319,7 @@ func TestAQuestionAboutABriefProvesThatItIsIn(t *testing.T) {
 		w.signal(envelope.Failed, "IN_DOUBT", s.MsgID)
 		ask := &envelope.Envelope{Kind: envelope.Ask, MsgID: newID(), TraceID: newTrace(), From: coder, To: boss, Signer: "hostb", InReplyTo: s.MsgID}
 		must(t, w.out.Asked(context.Background(), ask, taken))
-		if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded || in.Outcome != outcomeInjected {
+		if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded || in.Outcome != store.EndInjected {
 			t.Errorf("taken=%v: the brief is %s %s", taken, in.State, in.Outcome)
 		}
 		want := []string{"FAILED IN_DOUBT"}

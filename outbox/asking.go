@@ -57,7 +57,7 @@ func (o *Outbox) look() {
 		switch {
 		case op.ended() || op.ending || op.telling:
 		case op.intent.Told && v.steady && v.past.Sub(time.UnixMilli(op.intent.TS)) > horizon:
-			op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, outcomeVerdict, string(fault.InDoubt)
+			op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, store.EndVerdict, string(fault.InDoubt)
 			o.save(op) // its recipient has forgotten it too
 		case op.doubted && op.refused():
 			op.telling = o.later(func(ctx context.Context) { o.tellLate(ctx, op) })
@@ -126,7 +126,7 @@ func (op *open) over(v view) bool {
 // due says whether to ask now, and notes that it was asked; Outbox.mu is held.
 func (op *open) due(v view) (question, bool) {
 	in := &op.intent
-	switch decides := in.Outcome == outcomeDead || op.over(v); {
+	switch decides := in.Outcome == store.EndDead || op.over(v); {
 	case decides && !op.asked.IsZero():
 		return question{}, false // wait for the answer
 	case decides:
@@ -164,7 +164,7 @@ func (op *open) askNow(now time.Time) {
 // answer, nobody knows, unless his host was never there to take it.
 func (op *open) verdict(v view) fault.Code {
 	in := &op.intent
-	dead := in.Outcome == outcomeDead
+	dead := in.Outcome == store.EndDead
 	if !dead && !op.over(v) {
 		return ""
 	}
@@ -232,7 +232,7 @@ func (o *Outbox) lastWord(ctx context.Context, op *open, v view) {
 		return // a word came in between, or a step of the clock
 	}
 	failpoint.Hit("outbox.verdict.before")
-	if err := o.notice(ctx, failed(in, code), in, true, outcomeVerdict); err != nil {
+	if err := o.notice(ctx, failed(in, code), in, true, store.EndVerdict); err != nil {
 		o.log.Error("the last word on a message could not be told yet", "msg", in.MsgID, "trace", in.TraceID, "error", err)
 	}
 }

@@ -44,15 +44,15 @@ type Spread struct {
 // Share is how the message of a broadcast stands at one recipient.
 type Share struct {
 	roster.Target
-	Outcome string // an outcome word of design §1, "" if nothing is known, or one of the next
-	Reason  string // an error code, or why it waits
+	Outcome store.Outcome // "" if nothing is known; or one of the next
+	Reason  string        // an error code, or why it waits
 }
 
 // Outcomes of a share besides those of design §1.
 const (
-	ShareQueued  = "queued"   // in the durable inbox of somebody who fetches mail, or whose host is away
-	ShareInDoubt = "in_doubt" // the connection broke on the way, and what became of it is asked; or only the broker may bring it here
-	ShareNotSent = "not_sent" // Reason says why; the same key tries again, unless that is EXPIRED
+	ShareQueued  store.Outcome = "queued"   // in the durable inbox of somebody who fetches mail, or whose host is away
+	ShareInDoubt store.Outcome = "in_doubt" // the connection broke on the way, and what became of it is asked; or only the broker may bring it here
+	ShareNotSent store.Outcome = "not_sent" // Reason says why; the same key tries again, unless that is EXPIRED
 )
 
 // shareID is the id of the intent of one recipient's share.
@@ -209,7 +209,7 @@ func (o *Outbox) spread(ctx context.Context, b Broadcast, env *envelope.Envelope
 	if len(remote) > 0 {
 		s.Away = o.publishSpread(ctx, env, shares)
 	}
-	o.conclude(store.Intent{MsgID: env.MsgID}, outcomeAccepted, "") // the shares go on
+	o.conclude(store.Intent{MsgID: env.MsgID}, store.EndAccepted, "") // the shares go on
 	if s.failed, err = o.failures(env.MsgID, to, failed); err != nil {
 		return s, err
 	}
@@ -229,7 +229,7 @@ func (o *Outbox) failures(msgID string, to []Share, failed map[string]error) (ma
 		if err != nil {
 			return nil, err
 		}
-		published = published || found && in.Outcome != outcomeRefused
+		published = published || found && in.Outcome != store.EndRefused
 	}
 	all := map[string]Share{}
 	for gid, cause := range failed {
@@ -311,7 +311,7 @@ func (o *Outbox) missing(env *envelope.Envelope, to []Share) (local, remote []Sh
 		if err != nil {
 			return nil, nil, err
 		}
-		if !found || in.Outcome == outcomeRefused {
+		if !found || in.Outcome == store.EndRefused {
 			remote = append(remote, s)
 		}
 	}
@@ -393,12 +393,12 @@ func (o *Outbox) Shares(s Spread) ([]Share, error) {
 				if f, refused := s.failed[one.GID]; refused {
 					one.Outcome, one.Reason = f.Outcome, f.Reason
 				}
-			case one.Outcome == "waiting" && one.Kind != worker:
+			case one.Outcome == store.Waiting && one.Kind != worker:
 				one.Outcome, one.Reason = ShareQueued, ""
-			case one.Outcome == "waiting" && one.Reason == "", one.Outcome == "injecting":
+			case one.Outcome == store.Waiting && one.Reason == "", one.Outcome == store.Injecting:
 				one.Outcome = ""
-			case one.Outcome == "drained":
-				one.Outcome = outcomeInjected
+			case one.Outcome == store.Drained:
+				one.Outcome = store.Injected
 			}
 			o.late(one, s.ExpiresAt)
 			continue
@@ -426,20 +426,20 @@ func (o *Outbox) late(s *Share, expires time.Time) {
 	}
 }
 
-func shareOutcome(in store.Intent, found, away bool) (outcome, reason string) {
+func shareOutcome(in store.Intent, found, away bool) (outcome store.Outcome, reason string) {
 	switch {
 	case !found:
 		return ShareNotSent, ""
-	case in.Outcome == outcomeRefused:
+	case in.Outcome == store.EndRefused:
 		return ShareNotSent, in.OutcomeReason
-	case in.Outcome == outcomeInjected || in.Outcome == outcomeReplied:
-		return outcomeInjected, ""
-	case in.Outcome == outcomeFailed || in.Outcome == outcomeVerdict:
-		return "failed", in.OutcomeReason
-	case in.Outcome == outcomeAbandoned:
-		return "failed", string(fault.Abandoned)
+	case in.Outcome == store.EndInjected || in.Outcome == store.EndReplied:
+		return store.Injected, ""
+	case in.Outcome.Failed():
+		return store.Failed, in.OutcomeReason
+	case in.Outcome == store.EndAbandoned:
+		return store.Failed, string(fault.Abandoned)
 	case in.State == store.IntentDeferred:
-		return "waiting", in.OutcomeReason
+		return store.Waiting, in.OutcomeReason
 	case in.State == store.IntentInDoubt, in.State == store.IntentIntended: // an earlier run may have published it, or not
 		return ShareInDoubt, ""
 	case in.ToKind != worker || away && in.State == store.IntentAccepted:

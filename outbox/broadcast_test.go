@@ -37,7 +37,7 @@ func (w *world) shares(s Spread) map[string]string {
 	must(w.t, err)
 	got := map[string]string{}
 	for _, one := range to {
-		got[one.Name] = one.Outcome
+		got[one.Name] = string(one.Outcome)
 		if one.Reason != "" {
 			got[one.Name] += " " + one.Reason
 		}
@@ -81,7 +81,7 @@ func TestABroadcastIsOnePublication(t *testing.T) {
 		t.Fatalf("delivered here: %+v", w.local.mail)
 	}
 	w.local.outcomes[s.MsgID] = "waiting"
-	w.wantShares(s, map[string]string{"aide": "", "coder": "", "critic": "", "chief": ShareQueued})
+	w.wantShares(s, map[string]string{"aide": "", "coder": "", "critic": "", "chief": "queued"})
 }
 
 // Fault: the outcome of one recipient taken for that of another, or told to
@@ -95,10 +95,10 @@ func TestEachRecipientHasAnOutcomeOfItsOwn(t *testing.T) {
 	w.hears(coder, envelope.Injected, "", s.MsgID)
 	watch.Close()
 	w.hears(critic, envelope.Deferred, "WORKING", s.MsgID)
-	w.wantShares(s, map[string]string{"aide": "injected", "coder": "injected", "critic": "waiting WORKING", "chief": ShareQueued})
+	w.wantShares(s, map[string]string{"aide": "injected", "coder": "injected", "critic": "waiting WORKING", "chief": "queued"})
 	w.wantNotices(s.MsgID)
 	w.hears(critic, envelope.Failed, "PANE_GONE", s.MsgID)
-	w.wantShares(s, map[string]string{"aide": "injected", "coder": "injected", "critic": "failed PANE_GONE", "chief": ShareQueued})
+	w.wantShares(s, map[string]string{"aide": "injected", "coder": "injected", "critic": "failed PANE_GONE", "chief": "queued"})
 	w.wantNotices(s.MsgID, "FAILED PANE_GONE")
 	w.hears(coder, envelope.Abandoned, "PANE_GONE", s.MsgID)
 	w.wantNotices(s.MsgID, "FAILED PANE_GONE", "ABANDONED PANE_GONE")
@@ -124,7 +124,7 @@ func TestASilentRecipientIsAskedAndGetsALastWord(t *testing.T) {
 	w.crash()
 	w.after(envelope.BriefLife + 2*time.Minute)
 	w.wantNotices(s.MsgID, "FAILED IN_DOUBT")
-	w.wantShares(s, map[string]string{"aide": ShareNotSent + " EXPIRED", "coder": "injected", "critic": "failed IN_DOUBT", "chief": ShareQueued})
+	w.wantShares(s, map[string]string{"aide": "not_sent EXPIRED", "coder": "injected", "critic": "failed IN_DOUBT", "chief": "queued"})
 }
 
 // Fault: a link that is down hides that members of this host got it, or the
@@ -136,7 +136,7 @@ func TestABroadcastWithoutALinkIsCompletedUnderItsKey(t *testing.T) {
 	must(t, err)
 	wantCode(t, s.Away, fault.BrokerDown)
 	w.local.outcomes[s.MsgID] = "injected"
-	down := ShareNotSent + " BROKER_DOWN"
+	down := "not_sent BROKER_DOWN"
 	w.wantShares(s, map[string]string{"aide": "injected", "coder": down, "critic": down, "chief": down})
 	w.reconnect()
 	again, err := w.broadcast("k")
@@ -144,7 +144,7 @@ func TestABroadcastWithoutALinkIsCompletedUnderItsKey(t *testing.T) {
 	if again.MsgID != s.MsgID || again.Away != nil || len(w.broker.mail()) != 1 || len(w.local.mail) != 1 {
 		t.Fatalf("the same call again: %+v, %d publications, %d deliveries", again, len(w.broker.mail()), len(w.local.mail))
 	}
-	w.wantShares(again, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": ShareQueued})
+	w.wantShares(again, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": "queued"})
 	w.crash()
 	third, err := w.broadcast("k")
 	must(t, err)
@@ -171,7 +171,7 @@ func TestAnExpiredBroadcastSaysSo(t *testing.T) {
 	if len(w.broker.mail())+len(w.local.mail) != 0 {
 		t.Fatal("an expired broadcast was sent")
 	}
-	over := ShareNotSent + " EXPIRED"
+	over := "not_sent EXPIRED"
 	w.wantShares(again, map[string]string{"aide": over, "coder": over, "critic": over, "chief": over})
 }
 
@@ -185,11 +185,11 @@ func TestOneMemberThatFailsIsToldAlone(t *testing.T) {
 	for _, one := range s.To {
 		want := ""
 		if one.GID == aide {
-			want = ShareInDoubt + " INBOX_FULL" // the published copy comes here too
+			want = "in_doubt INBOX_FULL" // the published copy comes here too
 		} else if one.GID == chief {
-			want = ShareQueued
+			want = "queued"
 		}
-		if got := one.Outcome; got != want && got+" "+one.Reason != want {
+		if got := string(one.Outcome); got != want && got+" "+one.Reason != want {
 			t.Errorf("%s is %s %s, want %s", one.Name, got, one.Reason, want)
 		}
 	}
@@ -207,11 +207,11 @@ func TestTheBrokersWordOnABroadcast(t *testing.T) {
 		want  map[string]string
 		away  fault.Code
 	}{
-		{"refused", reply{out: fabric.Refused}, false, all(ShareNotSent + " BROKER_REFUSED"), fault.BrokerRefused},
-		{"not sent", reply{out: fabric.NotSent, err: errNoLink}, false, all(ShareNotSent + " BROKER_DOWN"), fault.BrokerDown},
-		{"in doubt", reply{late: true}, false, all(ShareInDoubt), ""},
+		{"refused", reply{out: fabric.Refused}, false, all("not_sent BROKER_REFUSED"), fault.BrokerRefused},
+		{"not sent", reply{out: fabric.NotSent, err: errNoLink}, false, all("not_sent BROKER_DOWN"), fault.BrokerDown},
+		{"in doubt", reply{late: true}, false, all("in_doubt"), ""},
 		{"one of many is full", reply{out: fabric.Nacked}, true, all("failed INBOX_FULL"), ""},
-		{"one of many was full", reply{out: fabric.Nacked}, false, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": ShareQueued}, ""},
+		{"one of many was full", reply{out: fabric.Nacked}, false, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": "queued"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newCrew(t)
@@ -226,7 +226,7 @@ func TestTheBrokersWordOnABroadcast(t *testing.T) {
 			w.wantShares(s, c.want)
 			if c.reply.late { // the confirm comes after all
 				w.broker.settle(s.MsgID, fabric.Confirmed)
-				w.wantShares(s, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": ShareQueued})
+				w.wantShares(s, map[string]string{"aide": "injected", "coder": "", "critic": "", "chief": "queued"})
 			}
 		})
 	}
@@ -313,7 +313,7 @@ func TestACopyThatMayNeverHaveLeftIsInDoubt(t *testing.T) {
 	must(t, err)
 	doubted := 0
 	for _, one := range again.To {
-		if one.Outcome == ShareInDoubt {
+		if one.Outcome == "in_doubt" {
 			doubted++
 		} else if !one.Local {
 			t.Errorf("it is %q at %s", one.Outcome, one.Address())
@@ -425,11 +425,11 @@ func TestABroadcastToAMainThatIsAwayHasALastWord(t *testing.T) {
 				w.turn()
 				s, err := w.broadcast("")
 				must(t, err)
-				w.wantShares(s, map[string]string{"chief": ShareQueued})
+				w.wantShares(s, map[string]string{"chief": "queued"})
 				if crash {
 					w.crash()
 					w.reconnect()
-					w.wantShares(s, map[string]string{"chief": ShareQueued})
+					w.wantShares(s, map[string]string{"chief": "queued"})
 				}
 				w.after(10 * time.Second)
 				c.happens(w, s.MsgID)

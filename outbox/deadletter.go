@@ -47,11 +47,8 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 		// main ended when the broker took it.
 		in.Told = in.ToKind == worker
 	}
-	switch {
-	case in.Outcome == "", in.Outcome == outcomeAccepted, in.Outcome == outcomeDead:
-	case unknown(in):
-	default:
-		return nil // its end is known and told
+	if in.Outcome.Known() && !unknown(in) {
+		return nil // and told
 	}
 	err = o.dead(ctx, in, deathCode(reason), found && in.Told)
 	failpoint.Hit("outbox.dead.noted")
@@ -72,10 +69,10 @@ func (o *Outbox) dead(ctx context.Context, in store.Intent, code fault.Code, dou
 		op.intent.State, op.intent.EndedAt = store.IntentAccepted, 0
 	}
 	op.doubted = op.doubted || doubted
-	if op.intent.Outcome != outcomeDead {
+	if op.intent.Outcome != store.EndDead {
 		op.asked = time.Time{}
 	}
-	op.intent.Outcome, op.intent.OutcomeReason = outcomeDead, string(code)
+	op.intent.Outcome, op.intent.OutcomeReason = store.EndDead, string(code)
 	o.save(op)
 	o.mu.Unlock()
 	o.nudge()

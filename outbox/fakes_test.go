@@ -227,7 +227,7 @@ type fakeLocal struct {
 	store    *store.Store
 	owned    map[string]bool
 	err      error
-	outcomes map[string]string
+	outcomes map[string]store.Outcome
 	backlog  map[string]int
 
 	mu    sync.Mutex
@@ -270,7 +270,7 @@ func (l *fakeLocal) Deliver(ctx context.Context, env *envelope.Envelope, also fu
 	return nil
 }
 
-func (l *fakeLocal) Local(_, msgID string) (string, string) { return l.outcomes[msgID], "" }
+func (l *fakeLocal) Local(_, msgID string) (store.Outcome, string) { return l.outcomes[msgID], "" }
 
 func (l *fakeLocal) Owns(gid string) bool { return l.owned[gid] }
 

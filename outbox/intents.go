@@ -12,19 +12,6 @@ import (
 	"fleetd/test/failpoint"
 )
 
-// Outcomes of an intent: what its sender knows or was told. accepted and
-// refused are the broker's word, the next four the recipient's.
-const (
-	outcomeAccepted  = "accepted"
-	outcomeRefused   = "refused" // nothing can arrive: the same id may be tried again
-	outcomeInjected  = "injected"
-	outcomeReplied   = "replied"
-	outcomeAbandoned = "abandoned"
-	outcomeFailed    = "failed"
-	outcomeVerdict   = "verdict" // EXPIRED, IN_DOUBT or a dead letter, said by this gateway
-	outcomeDead      = "dead"    // open: a dead letter was seen, and its recipient is asked
-)
-
 const (
 	worker     = "worker"
 	endedFor   = 24 * time.Hour // ended intents are kept for idempotency and corrections
@@ -71,7 +58,7 @@ func wire(in store.Intent) string {
 // unknown reports whether its sender was told that nobody knows what became of
 // it. Its recipient may say so later, and is asked whenever he is new.
 func unknown(in store.Intent) bool {
-	return in.Outcome == outcomeVerdict && in.OutcomeReason == string(fault.InDoubt)
+	return in.Outcome == store.EndVerdict && in.OutcomeReason == string(fault.InDoubt)
 }
 
 // awaits reports whether the intent stays open when it was accepted: only of a
@@ -97,7 +84,7 @@ func (o *Outbox) Load() error {
 		if in.Kind == string(envelope.Broadcast) && in.Of == "" {
 			// Its shares say how far it came. It is not sent again: who did not get
 			// it is not known, and its caller was told nothing.
-			in.State, in.Outcome, in.EndedAt = store.IntentEnded, outcomeAccepted, o.cfg.Now().UnixMilli()
+			in.State, in.Outcome, in.EndedAt = store.IntentEnded, store.EndAccepted, o.cfg.Now().UnixMilli()
 			o.cfg.Store.Later(func(tx *store.Tx) error { return keepIntent(tx, in) })
 			continue
 		}
@@ -169,7 +156,7 @@ func (o *Outbox) change(msgID string, fn func(*open) bool) (found bool) {
 
 // conclude records the end of an intent, or another end of one that had ended.
 // What was committed with it is undone if it was refused.
-func (o *Outbox) conclude(in store.Intent, outcome, reason string) {
+func (o *Outbox) conclude(in store.Intent, end store.End, reason string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	op := o.open[in.MsgID]
@@ -178,7 +165,7 @@ func (o *Outbox) conclude(in store.Intent, outcome, reason string) {
 		op = &open{id: in.MsgID, intent: in}
 		o.open[op.id] = op
 	}
-	op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, outcome, reason
+	op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, end, reason
 	o.save(op)
 }
 
@@ -194,7 +181,7 @@ func (o *Outbox) save(op *open) {
 		return
 	}
 	var undo func(*store.Tx) error
-	if op.intent.Outcome == outcomeRefused {
+	if op.intent.Outcome == store.EndRefused {
 		undo, op.undo = op.undo, nil
 	}
 	record := op.intent

@@ -12,6 +12,7 @@ import (
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/store"
 )
 
 // message is the truth about one brief, which the gateway can only hear of.
@@ -313,7 +314,7 @@ func (m *model) end() {
 	}
 	for _, id := range m.out {
 		in, found := m.stored(id)
-		if !found || in.Outcome != outcomeAccepted && len(m.local.notices(id)) == 0 && in.Kind == string(envelope.Reply) {
+		if !found || in.Outcome != store.EndAccepted && len(m.local.notices(id)) == 0 && in.Kind == string(envelope.Reply) {
 			m.t.Fatalf("%s %s ended as %s and nobody knows", in.Kind, id, in.Outcome)
 		}
 	}

@@ -12,15 +12,15 @@ import (
 // notice commits a report as mail of the sender together with the end of its
 // intent, so that a crash tells it neither never nor twice. The message's
 // stripe is held.
-func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent, found bool, outcome string) error {
-	env := o.reportEnvelope(r, noticeID(r, in, outcome))
+func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent, found bool, end store.End) error {
+	env := o.reportEnvelope(r, noticeID(r, in, end))
 	// A notice is mail, whatever it tells: INJECTED lives as long as FAILED.
 	env.ExpiresAt = env.TS + envelope.MaxLife.Milliseconds()
-	op, undo := o.ending(in.MsgID, outcome)
+	op, undo := o.ending(in.MsgID, end)
 	if found {
 		env.Signer = in.ToHost
 		in.Body, in.State, in.EndedAt = nil, store.IntentEnded, o.cfg.Now().UnixMilli()
-		in.Outcome, in.OutcomeReason = outcome, r.Reason
+		in.Outcome, in.OutcomeReason = end, r.Reason
 		if unknown(in) { // its recipient is asked as long as he can know
 			in.State, in.EndedAt, in.Told = store.IntentAccepted, 0, true
 		}
@@ -39,7 +39,7 @@ func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent,
 		o.log.Warn("a report has nobody to read it", "kind", r.Kind, "msg", r.MsgID, "trace", r.TraceID, "error", err)
 		o.endedWith(op, in, nil)
 		if found {
-			o.conclude(in, outcome, r.Reason)
+			o.conclude(in, end, r.Reason)
 		}
 		return nil
 	}
@@ -48,13 +48,13 @@ func (o *Outbox) notice(ctx context.Context, r envelope.Report, in store.Intent,
 	if err != nil {
 		return err
 	}
-	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, outcome, r.Reason)
+	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, string(end), r.Reason)
 	return nil
 }
 
 // ending keeps everybody else from storing an intent whose end is about to be
 // committed.
-func (o *Outbox) ending(msgID, outcome string) (op *open, undo func(*store.Tx) error) {
+func (o *Outbox) ending(msgID string, end store.End) (op *open, undo func(*store.Tx) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	op = o.open[msgID]
@@ -62,7 +62,7 @@ func (o *Outbox) ending(msgID, outcome string) (op *open, undo func(*store.Tx) e
 		return nil, nil
 	}
 	op.ending = true
-	if outcome == outcomeRefused {
+	if end == store.EndRefused {
 		undo = op.undo
 	}
 	return op, undo
@@ -90,14 +90,14 @@ func (o *Outbox) endedWith(op *open, in store.Intent, err error) {
 // noticeID derives the id of a notice, so that told twice it is one. What this
 // gateway concludes by itself is another notice than what the recipient's
 // gateway may say later: a correction must be seen.
-func noticeID(r envelope.Report, in store.Intent, outcome string) string {
+func noticeID(r envelope.Report, in store.Intent, end store.End) string {
 	kind := r.Kind
 	switch {
-	case in.Told && (outcome == outcomeVerdict || outcome == outcomeRefused):
+	case in.Told && end.Ours():
 		kind = "SETTLED"
-	case in.Outcome == outcomeDead:
+	case in.Outcome == store.EndDead:
 		kind = "DEAD"
-	case outcome == outcomeVerdict || outcome == outcomeRefused:
+	case end.Ours():
 		kind = "VERDICT"
 	}
 	return envelope.ReportID(r.MsgID, r.Recipient, kind)

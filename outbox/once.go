@@ -101,7 +101,7 @@ func (o *Outbox) first(ctx context.Context, r Request) (Sent, error) {
 	if err != nil {
 		return Sent{}, err
 	}
-	if !found || in.Outcome == outcomeRefused {
+	if !found || in.Outcome == store.EndRefused {
 		return o.dispatch(ctx, r, k.MsgID)
 	}
 	// Whoever waits is registered before the state is read: what comes in
@@ -116,15 +116,15 @@ func (o *Outbox) first(ctx context.Context, r Request) (Sent, error) {
 // stateOf fills in how far a message has come.
 func stateOf(sent Sent, in store.Intent) (Sent, error) {
 	switch in.Outcome {
-	case outcomeInjected, outcomeReplied:
-		sent.Outcome = "injected"
-	case outcomeFailed, outcomeVerdict, outcomeRefused:
-		sent.Outcome, sent.Reason = "failed", in.OutcomeReason
-	case outcomeAbandoned:
-		sent.Outcome, sent.Reason = "failed", string(fault.Abandoned)
-	case outcomeDead:
+	case store.EndInjected, store.EndReplied:
+		sent.Outcome = store.Injected
+	case store.EndFailed, store.EndVerdict, store.EndRefused:
+		sent.Outcome, sent.Reason = store.Failed, in.OutcomeReason
+	case store.EndAbandoned:
+		sent.Outcome, sent.Reason = store.Failed, string(fault.Abandoned)
+	case store.EndDead:
 		if in.Told {
-			sent.Outcome, sent.Reason = "failed", string(fault.InDoubt)
+			sent.Outcome, sent.Reason = store.Failed, string(fault.InDoubt)
 		}
 	}
 	if in.Outcome != "" {
@@ -132,7 +132,7 @@ func stateOf(sent Sent, in store.Intent) (Sent, error) {
 	}
 	switch in.State {
 	case store.IntentDeferred:
-		sent.Outcome, sent.Reason = "waiting", in.OutcomeReason
+		sent.Outcome, sent.Reason = store.Waiting, in.OutcomeReason
 	case store.IntentIntended, store.IntentInDoubt: // by now nobody is publishing it for the first time
 		return sent, inDoubt(envelope.Kind(in.Kind), time.UnixMilli(in.ExpiresAt), nil)
 	}

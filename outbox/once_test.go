@@ -72,10 +72,11 @@ func TestAKeyKnowsWhatItsReplyAnswered(t *testing.T) {
 func TestARepeatedCallLearnsWhatBecameOfIt(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []struct {
-		name            string
-		become          func(id string)
-		outcome, reason string
-		code            fault.Code
+		name    string
+		become  func(id string)
+		outcome store.Outcome
+		reason  string
+		code    fault.Code
 	}{
 		{"accepted", func(string) {}, "", "", ""},
 		{"deferred", func(id string) { w.signal(envelope.Deferred, "BUSY", id) }, "waiting", "BUSY", ""},

@@ -49,7 +49,7 @@ type Local interface {
 	// Deliver commits a message for an entity of this host, together with also.
 	Deliver(ctx context.Context, env *envelope.Envelope, also func(*store.Tx) error) error
 	// Local says what became of a message delivered here.
-	Local(gid, msgID string) (outcome, reason string)
+	Local(gid, msgID string) (outcome store.Outcome, reason string)
 	// Owns reports whether gid is an entity of this host.
 	Owns(gid string) bool
 	// Backlog is how much mail waits for an entity of this host.

@@ -72,7 +72,7 @@ func (o *Outbox) word(msgID string, w fabric.Outcome) {
 				in.State = store.IntentAccepted
 			}
 			if in.Outcome == "" && !awaits(*in) {
-				in.State, in.Outcome = store.IntentEnded, outcomeAccepted
+				in.State, in.Outcome = store.IntentEnded, store.EndAccepted
 			}
 			return true
 		case fabric.InDoubt:
@@ -155,7 +155,7 @@ func (o *Outbox) refuse(ctx context.Context, op *open, code fault.Code) {
 	o.mu.Lock()
 	in := op.intent
 	o.mu.Unlock()
-	o.conclude(in, outcomeRefused, string(code))
+	o.conclude(in, store.EndRefused, string(code))
 	if err := o.cfg.Store.Flush(ctx); err != nil {
 		o.log.Error("that a message was refused is not on record yet", "msg", in.MsgID, "trace", in.TraceID, "error", err)
 	}

@@ -48,9 +48,9 @@ type Sent struct {
 	TraceID   string
 	To        roster.Target
 	ExpiresAt time.Time
-	Repeated  bool   // its idempotency key was used before: nothing new was sent
-	Outcome   string // of a repeated one: waiting, injected, drained, failed; "" if none is known
-	Reason    string // an error code of a failure, or why it waits
+	Repeated  bool          // its idempotency key was used before: nothing new was sent
+	Outcome   store.Outcome // of a repeated one; "" if none is known
+	Reason    string        // an error code of a failure, or why it waits
 }
 
 const maxHops = 32
@@ -259,7 +259,7 @@ func (o *Outbox) remote(ctx context.Context, r Request, env *envelope.Envelope, 
 	}
 	failpoint.Hit("outbox.intent.after")
 	r.leaving(env.MsgID)
-	o.traceEnv("sent", env, "intended", "")
+	o.traceEnv("sent", env, string(store.IntentIntended), "")
 	return o.publish(ctx, op, env, to)
 }
 

@@ -52,7 +52,7 @@ func TestABodyIsForgottenOnceTheBrokerHasIt(t *testing.T) {
 			s, err = w.send(Request{To: "chief"})
 		}
 		must(t, err)
-		if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded || in.Outcome != outcomeAccepted || in.Body != nil {
+		if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded || in.Outcome != store.EndAccepted || in.Body != nil {
 			t.Errorf("%s is %s/%s after its confirm, want ended", kind, in.State, in.Outcome)
 		}
 	}
@@ -274,7 +274,7 @@ func TestALateConfirmMakesItAccepted(t *testing.T) {
 	if in, _ := w.stored(worker); in.State != store.IntentAccepted {
 		t.Errorf("the brief to a worker is %s", in.State)
 	}
-	if in, _ := w.stored(main); in.State != store.IntentEnded || in.Outcome != outcomeAccepted {
+	if in, _ := w.stored(main); in.State != store.IntentEnded || in.Outcome != store.EndAccepted {
 		t.Errorf("the brief to a main is %s/%s", in.State, in.Outcome)
 	}
 }

@@ -44,15 +44,15 @@ func (o *Outbox) Arrived(env *envelope.Envelope) {
 		o.answered(env.InReplyTo, env.From)
 		return
 	}
-	if !found || in.To != env.From || in.Outcome == outcomeReplied {
+	if !found || in.To != env.From || in.Outcome == store.EndReplied {
 		return
 	}
 	failpoint.Hit("outbox.replied.before")
-	o.conclude(in, outcomeReplied, "")
-	if in.Outcome != outcomeInjected {
+	o.conclude(in, store.EndReplied, "")
+	if in.Outcome != store.EndInjected {
 		// The signal behind it will find nothing to tell any more.
 		o.tell(env.InReplyTo, Progress{Kind: envelope.Injected})
-		o.trace("resolved", env.InReplyTo, in.TraceID, in.Kind, in.From, in.To, outcomeInjected, "REPLY")
+		o.trace("resolved", env.InReplyTo, in.TraceID, in.Kind, in.From, in.To, string(store.EndInjected), string(envelope.Reply))
 	}
 }
 
@@ -119,10 +119,10 @@ func (o *Outbox) settle(ctx context.Context, r envelope.Report) error {
 	case envelope.Failed:
 		return o.failed(ctx, r, in, found)
 	case envelope.Abandoned:
-		if in.Outcome == outcomeAbandoned || in.Outcome == outcomeReplied {
+		if in.Outcome == store.EndAbandoned || in.Outcome == store.EndReplied {
 			return nil
 		}
-		return o.notice(ctx, r, in, found, outcomeAbandoned)
+		return o.notice(ctx, r, in, found, store.EndAbandoned)
 	}
 	return nil
 }
@@ -136,8 +136,8 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 		}
 		return
 	}
-	if !unseen && (in.Outcome == outcomeDead || in.Outcome == "") && in.ToKind != worker && in.State == store.IntentAccepted {
-		o.conclude(in, outcomeAccepted, "") // its host has it, and will say if it dies
+	if !unseen && (in.Outcome == store.EndDead || in.Outcome == "") && in.ToKind != worker && in.State == store.IntentAccepted {
+		o.conclude(in, store.EndAccepted, "") // its host has it, and will say if it dies
 		return
 	}
 	failpoint.Hit("outbox.deferred.before")
@@ -151,7 +151,7 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 		if unknown(*in) {
 			return false // it was told; the answer to the next question decides
 		}
-		if in.Outcome == outcomeDead {
+		if in.Outcome == store.EndDead {
 			in.Outcome = "" // what died was a copy
 			op.askNow(now)
 			op.asksNext(now)
@@ -163,7 +163,7 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 		return true
 	})
 	if open && !unseen {
-		o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, "deferred", r.Reason)
+		o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, string(store.IntentDeferred), r.Reason)
 		o.tell(r.MsgID, Progress{Kind: envelope.Deferred, Reason: r.Reason})
 	}
 }
@@ -174,13 +174,10 @@ const reasonUnseen = "UNSEEN"
 // injected ends the wait for an outcome. Whoever waits is told; if nobody does,
 // it is a notice, and so is a correction of what was told before.
 func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Intent, found bool) error {
-	correction := false
-	switch in.Outcome {
-	case outcomeInjected, outcomeReplied, outcomeAbandoned:
-		return nil // only what was injected is abandoned
-	case outcomeFailed, outcomeVerdict, outcomeRefused:
-		correction = true
+	if in.Outcome.Injected() {
+		return nil
 	}
+	correction := in.Outcome.Failed()
 	o.mu.Lock()
 	if op := o.live(in.MsgID); op != nil && op.doubted {
 		correction = true
@@ -188,7 +185,7 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 	o.mu.Unlock()
 	failpoint.Hit("outbox.injected.before")
 	told := o.tell(r.MsgID, Progress{Kind: envelope.Injected})
-	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, outcomeInjected, "")
+	o.trace("resolved", r.MsgID, r.TraceID, in.Kind, r.Sender, r.Recipient, string(store.EndInjected), "")
 	switch {
 	case !found && (r.SenderHost != o.cfg.Host || o.wasAnswered(r.MsgID, r.Recipient)):
 		return nil // about a message that is forgotten, or was answered
@@ -198,34 +195,32 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 	case found && in.ToKind != worker && in.State == store.IntentAccepted && !correction:
 		// It was fetched from an inbox in which it is known to have been.
 	default:
-		return o.notice(ctx, r, in, found, outcomeInjected)
+		return o.notice(ctx, r, in, found, store.EndInjected)
 	}
 	failpoint.Hit("outbox.injected.told")
 	if found {
-		o.conclude(in, outcomeInjected, "")
+		o.conclude(in, store.EndInjected, "")
 	}
 	return nil
 }
 
 func (o *Outbox) failed(ctx context.Context, r envelope.Report, in store.Intent, found bool) error {
-	switch in.Outcome {
-	case outcomeInjected, outcomeReplied, outcomeAbandoned, outcomeFailed:
+	switch {
+	case in.Outcome.Injected(), in.Outcome == store.EndFailed:
 		return nil // known better, or told
-	case outcomeVerdict, outcomeRefused:
-		if in.OutcomeReason == r.Reason {
-			o.conclude(in, outcomeFailed, r.Reason) // told in the same words
-			return nil
-		}
+	case in.Outcome.Ours() && in.OutcomeReason == r.Reason:
+		o.conclude(in, store.EndFailed, r.Reason) // told in the same words
+		return nil
 	}
 	// Of what is forgotten here the report and the dead letter come side by side.
 	said := r.Recipient + " " + r.Reason
 	if o.wasAnswered(r.MsgID, said) {
 		if found {
-			o.conclude(in, outcomeFailed, r.Reason)
+			o.conclude(in, store.EndFailed, r.Reason)
 		}
 		return nil
 	}
-	if err := o.notice(ctx, r, in, found, outcomeFailed); err != nil {
+	if err := o.notice(ctx, r, in, found, store.EndFailed); err != nil {
 		return err
 	}
 	if !found {
@@ -244,20 +239,16 @@ func (o *Outbox) tellRefused(ctx context.Context, msgID string, code fault.Code)
 	if err != nil || !found {
 		return err
 	}
-	switch in.Outcome {
-	case "", outcomeAccepted, outcomeDead:
-	default:
-		if !unknown(in) {
-			return nil // its end is known and told
-		}
+	if in.Outcome.Known() && !unknown(in) {
+		return nil // and told
 	}
 	if kind := envelope.Kind(in.Kind); !kind.Brief() && kind != envelope.Reply {
 		o.log.Warn("a report cannot be delivered: the inbox of its reader is full or gone", "kind", kind,
 			"msg", in.InReplyTo, "trace", in.TraceID, "reason", code)
-		o.conclude(in, outcomeRefused, string(code))
+		o.conclude(in, store.EndRefused, string(code))
 		return nil
 	}
-	return o.notice(ctx, failed(in, code), in, true, outcomeRefused)
+	return o.notice(ctx, failed(in, code), in, true, store.EndRefused)
 }
 
 // tellLate does so for a refusal that came after its publisher had given up.

@@ -139,7 +139,7 @@ func TestANoticeAndTheEndAreOneCommit(t *testing.T) {
 	w.local.err = nil
 	w.signal(envelope.Failed, "PANE_GONE", s.MsgID)
 	w.wantNotices(s.MsgID, "FAILED PANE_GONE")
-	if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded || in.Outcome != outcomeFailed {
+	if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded || in.Outcome != store.EndFailed {
 		t.Errorf("the intent is %s/%s after its notice", in.State, in.Outcome)
 	}
 }
@@ -170,7 +170,7 @@ func TestAConfirmDuringTheCommitOfANoticeReopensNothing(t *testing.T) {
 			continue
 		}
 		must(t, err)
-		if in.State != store.IntentEnded || in.Outcome != outcomeFailed {
+		if in.State != store.IntentEnded || in.Outcome != store.EndFailed {
 			t.Errorf("the intent is %s/%s", in.State, in.Outcome)
 		}
 	}
@@ -197,7 +197,7 @@ func TestANoticeForSomebodyWhoIsGoneEndsTheIntent(t *testing.T) {
 		s := w.sent(Request{})
 		w.local.err = fault.New(code, "nobody")
 		w.signal(envelope.Failed, "EXPIRED", s.MsgID)
-		if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded || in.Outcome != outcomeFailed {
+		if in, _ := w.stored(s.MsgID); in.State != store.IntentEnded || in.Outcome != store.EndFailed {
 			t.Errorf("%s: the intent is %s/%s", code, in.State, in.Outcome)
 		}
 	}

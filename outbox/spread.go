@@ -46,7 +46,7 @@ func (o *Outbox) publishSpread(ctx context.Context, env *envelope.Envelope, shar
 			o.release(op)
 		}
 	}()
-	o.traceEnv("sent", env, "intended", "")
+	o.traceEnv("sent", env, string(store.IntentIntended), "")
 	failpoint.Hit("outbox.cast.publish.before")
 	outcome, err := o.send(ctx, envelope.LaneMail, env, func(w fabric.Outcome) { o.spreadWord(shares, w) })
 	failpoint.Hit("outbox.cast.publish.after")
@@ -67,7 +67,7 @@ func (o *Outbox) publishSpread(ctx context.Context, env *envelope.Envelope, shar
 		o.mu.Lock()
 		in := op.intent
 		o.mu.Unlock()
-		o.conclude(in, outcomeRefused, string(code))
+		o.conclude(in, store.EndRefused, string(code))
 	}
 	o.refuse(ctx, shares[0], code) // and returns once all of them are on record
 	return refusal(code, outcome, env.To, err)
@@ -86,7 +86,7 @@ func (o *Outbox) spreadWord(shares []*open, w fabric.Outcome) {
 					in.State = store.IntentAccepted
 				}
 				if in.Outcome == "" && !awaits(*in) && !op.away { // of who is away nobody else would tell that it expired
-					in.State, in.Outcome = store.IntentEnded, outcomeAccepted
+					in.State, in.Outcome = store.IntentEnded, store.EndAccepted
 				}
 				return true
 			case w == fabric.InDoubt && in.State == store.IntentIntended:
@@ -106,7 +106,7 @@ func (o *Outbox) nacked(ctx context.Context, shares []*open) {
 		in := share.intent
 		o.mu.Unlock()
 		if full, err := o.cfg.Broker.InboxFull(ctx, in.To); err == nil && full && in.Outcome == "" {
-			o.conclude(in, outcomeVerdict, string(fault.InboxFull))
+			o.conclude(in, store.EndVerdict, string(fault.InboxFull))
 			continue
 		}
 		o.spreadWord([]*open{share}, fabric.Confirmed)

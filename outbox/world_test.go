@@ -42,7 +42,7 @@ func newWorld(t tester) *world {
 		t: t, store: st, disk: disk, sick: sick,
 		clock:  &fakeClock{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)},
 		broker: &fakeBroker{late: map[string][]func(fabric.Outcome){}, gone: map[string]bool{}},
-		local:  &fakeLocal{store: st, owned: map[string]bool{boss: true, aide: true}, outcomes: map[string]string{}},
+		local:  &fakeLocal{store: st, owned: map[string]bool{boss: true, aide: true}, outcomes: map[string]store.Outcome{}},
 		dir: &fakeDirectory{who: map[string]roster.Target{}, hosts: []roster.HostView{
 			{Host: "hosta", State: roster.Online, Local: true, Boot: 1}, {Host: "hostb", State: roster.Online, Boot: 1},
 		}},

@@ -21,14 +21,48 @@ const (
 	outboxEnded   = "ended"   // EndedAt+msgId, of those that are
 )
 
+// IntentState is how far an Intent came.
+type IntentState string
+
 // The states of an Intent (design §5).
 const (
-	IntentIntended = "intended"
-	IntentInDoubt  = "in_doubt"
-	IntentAccepted = "accepted"
-	IntentDeferred = "deferred"
-	IntentEnded    = "ended"
+	IntentIntended IntentState = "intended"
+	IntentInDoubt  IntentState = "in_doubt"
+	IntentAccepted IntentState = "accepted"
+	IntentDeferred IntentState = "deferred"
+	IntentEnded    IntentState = "ended"
 )
+
+// End is how an Intent ended as far as its sender knows or was told. Accepted
+// and refused are the broker's word, the next four the recipient's.
+type End string
+
+// The ends of an Intent (design §5).
+const (
+	EndAccepted  End = "accepted" // nothing more will be heard of it
+	EndRefused   End = "refused"  // nothing can arrive: the same id may be tried again
+	EndInjected  End = "injected"
+	EndReplied   End = "replied"
+	EndAbandoned End = "abandoned"
+	EndFailed    End = "failed"
+	EndVerdict   End = "verdict" // EXPIRED, IN_DOUBT or a dead letter, said by this gateway
+	EndDead      End = "dead"    // not yet: a dead letter was seen, and its recipient is asked
+)
+
+// Injected reports whether the recipient got it: only what was injected is
+// answered or abandoned.
+func (e End) Injected() bool { return e == EndInjected || e == EndReplied || e == EndAbandoned }
+
+// Failed reports whether the sender was told that it did not arrive.
+func (e End) Failed() bool { return e == EndFailed || e.Ours() }
+
+// Ours reports whether this gateway came to it by itself, which what the
+// recipient says may correct.
+func (e End) Ours() bool { return e == EndVerdict || e == EndRefused }
+
+// Known reports whether the sender knows what became of it: more about it is a
+// correction.
+func (e End) Known() bool { return e.Injected() || e.Failed() }
 
 // Intent is a message that leaves for another host: what it says, how far it
 // came and what became of it (design §5).
@@ -47,8 +81,8 @@ type Intent struct {
 	Hops          int    `json:",omitempty"`
 	TS            int64  // Unix ms
 	ExpiresAt     int64  // Unix ms
-	State         string
-	Outcome       string            `json:",omitempty"` // last word, once there is one
+	State         IntentState
+	Outcome       End               `json:",omitempty"` // once there is one
 	OutcomeReason string            `json:",omitempty"`
 	Seq           uint64            // order of leaving; PutIntent assigns it
 	Headers       map[string]string `json:",omitempty"`
@@ -63,12 +97,9 @@ type Intent struct {
 
 // Recipient is one entry of an Intent that several entities receive.
 type Recipient struct {
-	GID     string
-	Host    string
-	Name    string
-	State   string `json:",omitempty"`
-	Outcome string `json:",omitempty"`
-	Reason  string `json:",omitempty"`
+	GID  string
+	Host string
+	Name string
 }
 
 // outboxBuckets holds the four parts while an intent is changed.

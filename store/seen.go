@@ -16,9 +16,24 @@ const seenDays = 9
 
 const dayMillis = 24 * 60 * 60 * 1000
 
+// Outcome is what became of a message at its recipient (design §1).
+type Outcome string
+
+// The outcomes of a message. What is held for a client is waiting, too.
+const (
+	Waiting   Outcome = "waiting"
+	Injecting Outcome = "injecting"
+	Injected  Outcome = "injected"
+	Drained   Outcome = "drained" // its client has fetched it
+	Failed    Outcome = "failed"
+)
+
+// Arrived reports whether its recipient has the message.
+func (o Outcome) Arrived() bool { return o == Injected || o == Drained }
+
 // Seen is what became of a message at one local recipient (design §6).
 type Seen struct {
-	Outcome  string // "injecting", "injected", "held", "drained", "failed"
+	Outcome  Outcome
 	Reason   string // error code, of a failure
 	BodyHash [32]byte
 	Boot     uint64 // boot epoch of the gateway that recorded it
@@ -85,7 +100,7 @@ func decodeSeen(v []byte) (Seen, error) {
 	if len(rest) < n+m {
 		return Seen{}, short(bucketSeen, len(rest), n+m)
 	}
-	s.Outcome, s.Host, s.Reason = string(rest[:n]), string(rest[n:n+m]), string(rest[n+m:])
+	s.Outcome, s.Host, s.Reason = Outcome(rest[:n]), string(rest[n:n+m]), string(rest[n+m:])
 	return s, nil
 }
 
