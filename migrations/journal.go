@@ -261,7 +261,7 @@ func choose(tx *bolt.Tx, queue string, p place, o Old, t terms) (head, error) {
 
 // end notes what became of a batch, and what of it may still be in the queue
 // though nobody else can see it.
-func (j *Journal) end(queue string, places []place, all []sending, fates []fate, held []string) error {
+func (j *Journal) end(queue string, places []place, all []sending, fates []fate, held hand) error {
 	return j.update(func(tx *bolt.Tx) error {
 		for i, p := range places {
 			s := all[i]
@@ -279,7 +279,7 @@ func (j *Journal) end(queue string, places []place, all []sending, fates []fate,
 				return err
 			}
 		}
-		return put(tx, bucketHands, queue, hand{Keys: held})
+		return put(tx, bucketHands, queue, held)
 	})
 }
 

@@ -240,17 +240,25 @@ func (r *run) survey(ctx context.Context) error {
 		if places, last, err = r.mark(ctx, places, now.All); err != nil {
 			return err
 		}
-		now.Keys = []string{places[len(places)-1].mark.name}
 	}
 	if err := r.giveBack(ctx, last); err != nil {
 		return err
 	}
-	if err := r.Journal.holding(r.row.Queue, hand{Keys: now.Keys}); err != nil {
+	r.reckon(line(places))
+	if err := r.Journal.holding(r.row.Queue, ahead(r.line)); err != nil {
 		return err
 	}
 	failpoint.Hit("migrate.marked")
-	r.reckon(line(places))
 	return r.settleTimes()
+}
+
+// ahead is what the next take gets first. Of a take that was cut off only that
+// proves that all of it is back: the broker holds a head of the line or nothing.
+func ahead(rest []place) hand {
+	if len(rest) == 0 {
+		return hand{}
+	}
+	return hand{Keys: []string{rest[0].key}}
 }
 
 // lookThrough takes all that lies in the queue, behind places that are in hand.
@@ -438,7 +446,7 @@ func (r *run) unmark(ctx context.Context, o Old) error {
 		return err
 	}
 	r.line = r.line[1:]
-	return r.Journal.holding(r.row.Queue, hand{})
+	return r.Journal.holding(r.row.Queue, ahead(r.line))
 }
 
 // move moves one batch, the head of the line: how each is sent is committed
@@ -470,13 +478,14 @@ func (r *run) move(ctx context.Context, batch []Old) error {
 	}
 	settled := r.Broker.Settled(context.WithoutCancel(ctx))
 	err = cmpErr(err, settled)
-	var held []string
+	held := ahead(r.line[acked:])
 	if settled == nil {
 		r.tally(all[:acked], batch)
 		failpoint.Hit("migrate.settled")
 	} else { // the connection broke: whatever was in hand may be in the queue, or not yet
+		held = hand{}
 		for i, p := range places {
-			held = append(held, p.key)
+			held.Keys = append(held.Keys, p.key)
 			if fates[i] == wasSent {
 				r.count.Unsettled++
 				r.count.Left--

@@ -512,42 +512,104 @@ func TestAcksThatTheBrokerLost(t *testing.T) {
 // Fails when a queue is deleted while the broker still holds messages of it for
 // a run that is gone: if-empty does not count them.
 func TestAQueueWhoseMessagesAreStillHeldIsNotDeleted(t *testing.T) {
-	for _, step := range []string{"take", "mark", "giveback", "deliver"} {
-		t.Run(step, func(t *testing.T) { heldAfter(t, step) })
+	for _, x := range []struct {
+		name, step string
+		n, room    int
+	}{
+		{"looked through", "take", 5, roomy},
+		{"marked", "mark", 1, roomy},
+		{"given back", "giveback", 1, roomy},
+		{"taken to be moved", "take", 11, roomy}, // 5, none, the mark, none, and 3
+		{"sent", "deliver", 1, roomy},
+		{"refused by a full inbox", "settled", 2, 3}, // the first is that of the giving back
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			w := newWorld(t, rabbit.URI(t), x.room)
+			sent := numbered(5)
+			w.old(sent...)
+			uri, proxy := w.proxied()
+			first, err := w.runAt(uri, disturb(nil, func(at string, n int) {
+				if at == x.step && n == x.n {
+					proxy.Reset()
+				}
+			}))
+			if err == nil {
+				t.Fatalf("the first run came to %+v", first)
+			}
+			w.inOrder(sent[:first.Moved+first.Unsettled])
+			release := w.hold(len(sent) - first.Moved)
+			if c, err := w.move(again{remove: true}); err != nil || c.Deleted {
+				t.Fatalf("it came to %+v, %v; want the queue left alone", c, err)
+			}
+			release()
+			if c, err := w.run(nil); err != nil || c.Left != 0 {
+				t.Errorf("run again it came to %+v, %v", c, err)
+			}
+			w.inOrder(sent[first.Moved+first.Unsettled:])
+		})
 	}
 }
 
-func heldAfter(t *testing.T, step string) {
-	w := newWorld(t, rabbit.URI(t), roomy)
-	sent := numbered(5)
-	w.old(sent...)
-	uri, proxy := w.proxied()
-	_, err := w.runAt(uri, disturb(func(at string, n int) {
-		if at == step && (n == len(sent) || step != "take") {
-			proxy.Reset()
-		}
-	}, nil))
-	if !fault.Is(err, fault.BrokerDown) {
-		t.Fatalf("the first run came to %v", err)
-	}
-	w.ready(w.queue(), len(sent))
+// hold takes the first n messages of the queue, as a broker holds them for a
+// peer of which it has not noticed that it is gone, until release.
+func (w *world) hold(n int) (release func()) {
+	w.t.Helper()
+	w.ready(w.queue(), n)
 	var last uint64
-	for range sent { // as if the broker had not noticed yet
+	for range n {
 		d, ok, err := w.ch.Get(w.queue(), false)
 		if !ok || err != nil {
-			t.Fatalf("held %t, %v", ok, err)
+			w.t.Fatalf("held %t, %v", ok, err)
 		}
 		last = d.DeliveryTag
 	}
-	if c, err := w.move(again{remove: true}); err != nil || c.Deleted {
-		t.Fatalf("it came to %+v, %v; want the queue left alone", c, err)
+	return func() {
+		if err := w.ch.Nack(last, true, true); err != nil {
+			w.t.Error(err)
+		}
+		w.ready(w.queue(), n)
 	}
-	if err := w.ch.Nack(last, true, true); err != nil {
-		t.Fatal(err)
+}
+
+// A run was cut while it took a batch, and the broker holds what it took until
+// the next one looks for the second time. Fails when the next one goes on with
+// the rest before that comes back: it is then moved behind its successors, or
+// not at all where it says the same as them.
+func TestABatchThatWasTakenIsWaitedFor(t *testing.T) {
+	for name, sent := range map[string][]amqp.Publishing{"all differ": numbered(300), "all say the same": same(300)} {
+		for _, batch := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s, batch %d", name, batch), func(t *testing.T) {
+				w := newWorld(t, rabbit.URI(t), roomy)
+				w.old(sent...)
+				uri, proxy := w.proxied()
+				first, err := w.runAt(uri, disturb(nil, func(step string, n int) {
+					if step == "take" && n == len(sent)+3+128*batch-8 { // none, the mark, none
+						proxy.Reset()
+					}
+				}))
+				if !fault.Is(err, fault.BrokerDown) || first.Moved != 128*(batch-1) {
+					t.Fatalf("the first run came to %+v, %v", first, err)
+				}
+				w.ready(w.queue(), len(sent)+1-first.Moved)
+				release := w.hold(120)
+				looks := 0
+				c, err := w.run(disturb(nil, func(step string, _ int) {
+					if step != "giveback" {
+						return
+					}
+					if looks++; looks == 2 {
+						release()
+					}
+				}))
+				if looks < 2 {
+					t.Errorf("it looked %d times", looks)
+					release()
+				}
+				if err != nil || c.Moved != len(sent)-first.Moved {
+					t.Errorf("it came to %+v, %v", c, err)
+				}
+				w.inOrder(sent)
+			})
+		}
 	}
-	w.ready(w.queue(), len(sent))
-	if c, err := w.run(nil); err != nil || c.Left != 0 {
-		t.Errorf("run again it came to %+v, %v", c, err)
-	}
-	w.inOrder(sent)
 }
