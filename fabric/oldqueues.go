@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"regexp"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -116,6 +117,32 @@ func (o *OldQueues) Look(ctx context.Context, queue string) (migrations.Queue, e
 		return migrations.Queue{}, broke(ctx, err)
 	}
 	return migrations.Queue{Ready: q.Messages, Consumers: q.Consumers}, nil
+}
+
+// replicated matches the broker's word on a queue that is none of the classic
+// type; without it the queue may be of any (broker fact §2).
+var replicated = regexp.MustCompile(`current is '(quorum|stream)'`)
+
+// Replicated reports whether queue, which is there, is a quorum queue or a stream: these
+// give back in another order what was taken, or nothing.
+func (o *OldQueues) Replicated(ctx context.Context, queue string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, interrupted(err)
+	}
+	defer o.cutAfter(ctx, o.con)()
+	err := aside(o.con, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, amqp.Table{argType: amqp.QueueTypeClassic}) // it is there: that changes nothing
+		return err
+	})
+	switch {
+	case isCode(err, amqp.PreconditionFailed):
+		return argumentOf(err) == argType && replicated.MatchString(err.Error()), nil
+	case isCode(err, amqp.AccessRefused, amqp.ResourceLocked): // nobody can say
+		return false, nil
+	case err != nil:
+		return false, broke(ctx, err)
+	}
+	return false, nil
 }
 
 // cutAfter has the end of ctx break off calls that a broker does not answer.
@@ -354,8 +381,12 @@ func (o *OldQueues) Release() {
 	o.take, o.queueGone = nil, false
 }
 
-// Delete removes queue if it is empty and nobody consumes it.
+// Delete removes queue if it is empty and nobody consumes it. Of a quorum queue
+// the broker does not take these conditions, so it stays.
 func (o *OldQueues) Delete(ctx context.Context, queue string) (bool, error) {
+	if stays, err := o.Replicated(ctx, queue); err != nil || stays {
+		return false, err
+	}
 	defer o.cutAfter(ctx, o.con)()
 	err := aside(o.con, func(ch *amqp.Channel) error {
 		_, err := ch.QueueDelete(queue, true, true, false)

@@ -78,9 +78,24 @@ func Plan(ctx context.Context, b Broker, s Sources) ([]Row, error) {
 		}
 		r := s.row(name, q)
 		r.Foreign = !ours[name]
+		if r.Problem == "" && q.Ready > 0 {
+			if r.Problem, err = ofAnotherType(ctx, b, name); err != nil {
+				return nil, err
+			}
+		}
 		rows = append(rows, r)
 	}
 	return rows, nil
+}
+
+// ofAnotherType says what to do with a queue out of which mail cannot be moved
+// in order; "": it can.
+func ofAnotherType(ctx context.Context, b Broker, name string) (problem string, err error) {
+	odd, err := b.Replicated(ctx, name)
+	if err != nil || !odd {
+		return "", err
+	}
+	return "it is a quorum queue (or a stream), out of which mail cannot be moved in its order: have the broker move it into a classic queue first, as docs/upgrade.md shows, or leave the queue out with --skip " + name, nil
 }
 
 // skips reports whether queue is to be left alone.

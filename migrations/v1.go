@@ -69,6 +69,9 @@ var ErrNoQueue = errors.New("there is no such queue")
 type Broker interface {
 	// Look changes nothing; ErrNoQueue.
 	Look(ctx context.Context, queue string) (Queue, error)
+	// Replicated reports whether a queue that is there is of a type that does
+	// not give back in order what was taken: a quorum queue or a stream.
+	Replicated(ctx context.Context, queue string) (bool, error)
 	// Take takes the oldest message; it goes back to its place unless it is
 	// acked. False: there is none. ErrNoQueue; NOT_ALLOWED if this login may
 	// not read the queue.
@@ -90,7 +93,7 @@ type Broker interface {
 	// Release gives everything back that was taken and not acked.
 	Release()
 	// Delete removes the queue if it is empty and nobody consumes it; false:
-	// it is in use.
+	// it is in use, or of a type that stays.
 	Delete(ctx context.Context, queue string) (bool, error)
 }
 
