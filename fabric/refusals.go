@@ -17,11 +17,10 @@ import (
 type refusals struct {
 	f *Fabric
 
-	mu      sync.Mutex
-	counts  map[string]uint64
-	limits  map[string]*rate.Limiter
-	unsaid  map[string]uint64
-	onCount func(queue, reason string)
+	mu     sync.Mutex
+	counts map[string]uint64
+	limits map[string]*rate.Limiter
+	unsaid map[string]uint64
 
 	strangers map[string]Stranger // by the host they say they are
 }
@@ -86,13 +85,6 @@ func (r *refusals) met(env *envelope.Envelope, reason string) {
 	r.strangers[env.Signer] = Stranger{Host: env.Signer, Reason: reason, Last: r.f.uptime()}
 }
 
-// OnRefusal registers fn for each refusal, for metrics. Register before Run.
-func (f *Fabric) OnRefusal(fn func(queue, reason string)) {
-	f.refusals.mu.Lock()
-	defer f.refusals.mu.Unlock()
-	f.refusals.onCount = fn
-}
-
 // note counts and logs one refusal. Reasons are our own words, so neither the
 // counters nor the limiters grow with what a stranger sends.
 func (r *refusals) note(p place, d *amqp.Delivery, env *envelope.Envelope, j judgement) {
@@ -111,11 +103,7 @@ func (r *refusals) note(p place, d *amqp.Delivery, env *envelope.Envelope, j jud
 	} else {
 		r.unsaid[j.reason]++
 	}
-	count := r.onCount
 	r.mu.Unlock()
-	if count != nil {
-		count(p.queue, j.reason)
-	}
 	if say {
 		r.f.log.Error("message refused", append(about(d, env),
 			"queue", p.queue, "reason", j.reason, "error", j.err, "unsaid", unsaid)...)

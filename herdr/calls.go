@@ -22,42 +22,30 @@ type Pong struct {
 
 // Session is the native session that an agent's hook reported.
 type Session struct {
-	Source string `json:"source"`
-	Agent  string `json:"agent"`
-	Kind   string `json:"kind"`
-	Value  string `json:"value"`
+	Value string `json:"value"`
 }
 
 // PaneInfo is the part of herdr's pane record that is used here (reference §3).
 // Fields that herdr leaves out are zero.
 type PaneInfo struct {
-	PaneID      string            `json:"pane_id"`
-	TerminalID  string            `json:"terminal_id"`
-	WorkspaceID string            `json:"workspace_id"`
-	TabID       string            `json:"tab_id"`
-	Cwd         string            `json:"cwd"`
-	Label       string            `json:"label"`
-	Agent       string            `json:"agent"` // kind; empty: no agent in it
-	AgentStatus string            `json:"agent_status"`
-	Tokens      map[string]string `json:"tokens"`
-	Session     *Session          `json:"agent_session"`
+	PaneID      string `json:"pane_id"`
+	TerminalID  string `json:"terminal_id"`
+	WorkspaceID string `json:"workspace_id"`
+	Label       string `json:"label"`
+	Agent       string `json:"agent"` // kind; empty: no agent in it
+	AgentStatus string `json:"agent_status"`
 }
 
 // AgentInfo is the part of herdr's agent record that is used here (reference §3).
 type AgentInfo struct {
-	PaneID            string            `json:"pane_id"`
-	TerminalID        string            `json:"terminal_id"`
-	Name              string            `json:"name"`
-	Agent             string            `json:"agent"`
-	AgentStatus       string            `json:"agent_status"`
-	Tokens            map[string]string `json:"tokens"`
-	Session           *Session          `json:"agent_session"`
-	ScreenSkipped     bool              `json:"screen_detection_skipped"`
-	LaunchPending     bool              `json:"launch_pending"`
-	InteractiveReady  bool              `json:"interactive_ready"`
-	StateChangeSeq    uint64            `json:"state_change_seq"`
-	TerminalTitle     string            `json:"terminal_title"`
-	ForegroundWorkDir string            `json:"foreground_cwd"`
+	PaneID         string   `json:"pane_id"`
+	TerminalID     string   `json:"terminal_id"`
+	Name           string   `json:"name"`
+	Agent          string   `json:"agent"`
+	AgentStatus    string   `json:"agent_status"`
+	Session        *Session `json:"agent_session"`
+	LaunchPending  bool     `json:"launch_pending"`
+	StateChangeSeq uint64   `json:"state_change_seq"`
 }
 
 // Explain is why herdr believes a state. The record is free JSON in herdr's
@@ -101,17 +89,7 @@ const (
 
 // Read is what stands on a pane's screen.
 type Read struct {
-	Text      string `json:"text"`
-	Truncated bool   `json:"truncated"`
-}
-
-// Metadata is presentation that a gateway hangs on a pane. A token with a nil
-// value is deleted. Source is 1 to 80 characters of A-Z a-z 0-9 : . _ -.
-type Metadata struct {
-	PaneID string             `json:"pane_id"`
-	Source string             `json:"source"`
-	Title  string             `json:"title,omitempty"`
-	Tokens map[string]*string `json:"tokens,omitempty"`
+	Text string `json:"text"`
 }
 
 type none struct{}
@@ -212,12 +190,6 @@ func (c *Client) SendKeys(ctx context.Context, who string, keys ...string) error
 		target
 		Keys []string `json:"keys"`
 	}{target{who}, keys}, nil)
-}
-
-// ReportMetadata hangs presentation on a pane. It is not kept over a restart
-// of herdr, and nil is also returned when herdr ignored it.
-func (c *Client) ReportMetadata(ctx context.Context, m Metadata) error {
-	return c.call(ctx, "pane.report_metadata", m, nil)
 }
 
 // PaneClose ends a pane and what runs in it. Code pane_not_found: there is none.

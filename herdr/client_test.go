@@ -154,11 +154,6 @@ func TestRequestOnTheWire(t *testing.T) {
 	if _, err := c.Ping(t.Context()); err != nil || line != `{"id":"bridged","method":"ping","params":{}}`+"\n" {
 		t.Errorf("sent %q, %v", line, err)
 	}
-	old := "gone"
-	if err := c.ReportMetadata(t.Context(), Metadata{PaneID: "w1:p1", Source: "bridge", Tokens: map[string]*string{"a": &old, "b": nil}}); err != nil ||
-		line != `{"id":"bridged","method":"pane.report_metadata","params":{"pane_id":"w1:p1","source":"bridge","tokens":{"a":"gone","b":null}}}`+"\n" {
-		t.Errorf("sent %q, %v", line, err)
-	}
 }
 
 // Fault: a request over herdr's limit is sent, to be dropped without a word.

@@ -254,9 +254,6 @@ func (g *gate) status(a AgentInfo) verdict {
 	case StatusBlocked:
 		return verdict{reason: Blocked, err: errors.New("the agent waits for an answer to a dialog"), status: true}
 	case StatusWorking:
-		if g.kind.WhileWorking {
-			return verdict{}
-		}
 		return verdict{reason: Busy, err: errors.New("the agent is working"), status: true}
 	}
 	return verdict{reason: NotReady, err: errors.New("herdr does not know the agent's state"), status: true}

@@ -37,9 +37,6 @@ type Kind struct {
 	PasteLimit int           // bytes, frame included; more is announced
 	Settle     time.Duration // from the first empty composer to the first paste
 
-	// WhileWorking says that a text may be injected into a running turn. It is
-	// false for all: the gate waits for idle.
-	WhileWorking bool
 	// Steers says that Enter breaks off a running answer (agent fact §5), so
 	// that it waits even when the text is already in the composer.
 	Steers bool

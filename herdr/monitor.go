@@ -23,7 +23,6 @@ type PaneState struct {
 	Status   string // Status… constants
 	Seq      uint64 // herdr's count of the agent's last raw transition
 	Label    string
-	Tokens   map[string]string
 
 	Since     time.Time // Status is this one since
 	Stable    time.Time // Status and Seq are these since
@@ -208,7 +207,7 @@ func merge(last map[string]PaneState, panes []PaneInfo, agents []AgentInfo, abse
 	}
 	next := make(map[string]PaneState, len(panes))
 	for _, p := range panes {
-		s := PaneState{Terminal: p.TerminalID, Status: p.AgentStatus, Label: p.Label, Tokens: p.Tokens}
+		s := PaneState{Terminal: p.TerminalID, Status: p.AgentStatus, Label: p.Label}
 		old, known := last[p.PaneID]
 		known = known && old.Terminal == p.TerminalID
 		if a, ok := byPane[p.PaneID]; ok && a.TerminalID == p.TerminalID {

@@ -33,11 +33,6 @@ func TestSimMonitor(t *testing.T) {
 	s.in.Timing.Recheck = time.Hour
 	want(t, s.inject(brief("x"), onClosed(Busy, func() { s.do("idle") })), Injected, "")
 	s.received(brief("x"))
-	gid := "0198c2"
-	if err := s.client.ReportMetadata(t.Context(), Metadata{PaneID: s.pane.ID, Source: "bridge", Tokens: map[string]*string{"bridge_gid": &gid}}); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually("token", func() bool { return pane().Tokens["bridge_gid"] == gid })
 	s.srv.Crash()
 	s.eventually("down", func() bool { return !m.View().Up })
 }

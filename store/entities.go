@@ -87,16 +87,6 @@ func (tx *Tx) TokenOwner(hash [32]byte) (gid string, ok bool, err error) {
 	return idText(v[1:]), true, nil
 }
 
-// DeleteToken forgets one token; it need not exist.
-func (tx *Tx) DeleteToken(hash [32]byte) error {
-	b, err := tx.bucket(bucketTokens)
-	if err != nil {
-		return err
-	}
-	_, err = tx.delete(b, hash[:])
-	return err
-}
-
 // DeleteTokens forgets all tokens of gid. It scans them: there are a few per
 // entity.
 func (tx *Tx) DeleteTokens(gid string) error {

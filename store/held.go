@@ -33,7 +33,6 @@ type Held struct {
 	Kind      string
 	From      string // gid, or _gateway@<host>
 	FromHost  string
-	FromName  string
 	InReplyTo string
 	Reason    string
 	TurnID    string

@@ -82,17 +82,16 @@ type Intent struct {
 	TS            int64  // Unix ms
 	ExpiresAt     int64  // Unix ms
 	State         IntentState
-	Outcome       End               `json:",omitempty"` // once there is one
-	OutcomeReason string            `json:",omitempty"`
-	Seq           uint64            // order of leaving; PutIntent assigns it
-	Headers       map[string]string `json:",omitempty"`
-	Body          []byte            `json:"-"`
-	Recipients    []Recipient       `json:",omitempty"` // of a broadcast
-	Key           string            `json:",omitempty"` // idempotency key, if the caller gave one
-	EndedAt       int64             `json:",omitempty"` // Unix ms, 0 while open
-	NextQuery     int64             `json:",omitempty"` // Unix ms
-	Queries       int               `json:",omitempty"`
-	Told          bool              `json:",omitempty"` // an end was told before: that nobody knows is no news
+	Outcome       End         `json:",omitempty"` // once there is one
+	OutcomeReason string      `json:",omitempty"`
+	Seq           uint64      // order of leaving; PutIntent assigns it
+	Body          []byte      `json:"-"`
+	Recipients    []Recipient `json:",omitempty"` // of a broadcast
+	Key           string      `json:",omitempty"` // idempotency key, if the caller gave one
+	EndedAt       int64       `json:",omitempty"` // Unix ms, 0 while open
+	NextQuery     int64       `json:",omitempty"` // Unix ms
+	Queries       int         `json:",omitempty"`
+	Told          bool        `json:",omitempty"` // an end was told before: that nobody knows is no news
 }
 
 // Recipient is one entry of an Intent that several entities receive.

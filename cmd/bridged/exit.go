@@ -12,9 +12,8 @@ import (
 	"fleetd/fault"
 )
 
-// Exit codes.
+// Exit codes besides 0.
 const (
-	exitOK      = 0
 	exitFailure = 1 // it was tried and failed
 	exitUsage   = 2 // command line or configuration are wrong; nothing was done
 )

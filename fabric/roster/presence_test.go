@@ -119,23 +119,6 @@ func TestCleanStopIsOfflineAtOnce(t *testing.T) {
 	})
 }
 
-// Fails when Farewell returns before it is out, or something is said after it.
-func TestNothingIsSaidAfterFarewell(t *testing.T) {
-	bubble(t, func(t *testing.T, f *fleet) {
-		a, b := f.join("hosta", worker(1, "builder")), f.join("hostb")
-		if err := a.Farewell(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		want(t, "state", b.HostState("hosta"), Offline)
-		from := f.mark()
-		a.SetStatus(gid(1), Status{State: "working"})
-		b.Solicit("hosta")
-		pass(time.Minute)
-		a.stop()
-		want(t, "said since", f.count(from, "hosta", ""), 0)
-	})
-}
-
 // Fails when silence is noticed too early, too late, or wakes nobody.
 func TestThreeMissedHeartbeatsMakeAHostUnknown(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fleet) {

@@ -32,9 +32,7 @@ type out struct {
 	progress   map[string]struct{} // gids
 	progressAt time.Time
 
-	leaving bool
-	left    bool
-	gone    chan struct{} // closed once left
+	leaving bool // Run ends
 }
 
 // outgoing is one message and what to do again should it not get out.
@@ -68,20 +66,14 @@ func (r *Roster) publishDue(ctx context.Context) {
 	if serving {
 		r.outrank(r.moment())
 	}
-	list, last := r.takeDue(r.cfg.Mono(), serving)
+	list := r.takeDue(r.cfg.Mono(), serving)
 	for i, m := range list {
 		err := r.publish(ctx, m)
 		if err != nil {
 			r.log.Debug("presence could not be published; it is due again with a later heartbeat", "error", err)
 			r.restore(list[i:], err)
-			break
+			return
 		}
-	}
-	r.mu.Lock()
-	defer r.unlock()
-	if last && !r.out.left {
-		r.out.left = true
-		close(r.out.gone)
 	}
 }
 
@@ -120,14 +112,13 @@ func (r *Roster) wrap(m outgoing) (*envelope.Envelope, error) {
 }
 
 // takeDue takes what is to be said now, in the order in which it is to be
-// said: changes before the heartbeat whose digest covers them. After the last
-// ones nothing more is to be said.
-func (r *Roster) takeDue(now time.Time, serving bool) (list []outgoing, last bool) {
+// said: changes before the heartbeat whose digest covers them.
+func (r *Roster) takeDue(now time.Time, serving bool) (list []outgoing) {
 	r.mu.Lock()
 	defer r.unlock()
 	o := &r.out
-	if r.cfg.Publish == nil || !o.joined || o.left {
-		return nil, o.leaving
+	if r.cfg.Publish == nil || !o.joined {
+		return nil
 	}
 	beat := o.leaving || due(o.beat, now)
 	if due(o.full, now) && !o.leaving {
@@ -148,7 +139,7 @@ func (r *Roster) takeDue(now time.Time, serving bool) (list []outgoing, last boo
 	if !o.leaving {
 		list = append(list, r.solicitations(now)...)
 	}
-	return list, o.leaving
+	return list
 }
 
 func due(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
@@ -265,7 +256,7 @@ func (r *Roster) nextDue() time.Duration {
 	now := r.cfg.Mono()
 	r.mu.Lock()
 	defer r.unlock()
-	if !r.out.joined || r.out.left {
+	if !r.out.joined {
 		return time.Hour // a kick comes first
 	}
 	next := r.out.beat
@@ -291,24 +282,4 @@ func (r *Roster) Pulse() {
 	defer r.unlock()
 	r.out.beat = now
 	wake(r.kick)
-}
-
-// Farewell tells the fleet that this gateway stops, after which it says
-// nothing more, and waits until that is out or ctx ends. Run says it too when
-// it ends; a second one does nothing. Run must be running.
-func (r *Roster) Farewell(ctx context.Context) error {
-	r.mu.Lock()
-	silent := r.cfg.Publish == nil || !r.out.joined
-	r.out.leaving = true
-	wake(r.kick)
-	r.unlock()
-	if silent {
-		return nil
-	}
-	select {
-	case <-r.out.gone:
-		return nil
-	case <-ctx.Done():
-		return fault.Wrap(ctx.Err(), fault.Unconfirmed, "the fleet could not be told in time that this host stops; it will see it by missing heartbeats")
-	}
 }

@@ -115,7 +115,7 @@ func New(cfg Config) (*Roster, error) {
 		hosts: map[string]*host{}, homes: map[string]*home{}, homesOf: map[string]map[string]*home{},
 		clones: map[uint64]struct{}{}, change: make(chan struct{}),
 		jitter: mathrand.New(mathrand.NewPCG(binary.NativeEndian.Uint64(seed[:8]), binary.NativeEndian.Uint64(seed[8:]))),
-		out:    out{dirty: map[string]time.Time{}, progress: map[string]struct{}{}, gone: make(chan struct{})},
+		out:    out{dirty: map[string]time.Time{}, progress: map[string]struct{}{}},
 	}
 	r.self = r.known(cfg.Host)
 	r.boots = []uint64{cfg.Boot}

@@ -192,13 +192,6 @@ func (r *Roster) Disconnected() {
 	r.changed()
 }
 
-// Synced reports whether a Sync succeeded on the present connection.
-func (r *Roster) Synced() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.synced || r.cfg.Publish == nil
-}
-
 // Current reports whether the view of other hosts can be believed: synced, and
 // our own heartbeats keep coming back. Only then may be said that somebody does
 // not exist. A host without a broker has no others, so its view always is.
