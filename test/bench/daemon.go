@@ -157,17 +157,26 @@ func (d *daemon) kill() {
 	<-d.done
 }
 
-// resident is the daemon's memory in MiB.
-func (d *daemon) resident() (float64, error) {
+// memory is what of the daemon is in memory, in MiB, and how much of it are
+// pages of files, which the system takes back when it wants them.
+func (d *daemon) memory() (resident, ofFiles float64, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
+	found := map[string]float64{}
 	for line := range bytes.Lines(status) {
-		if rest, ok := bytes.CutPrefix(line, []byte("VmRSS:")); ok {
+		name, rest, _ := bytes.Cut(line, []byte(":"))
+		if name := string(name); name == "VmRSS" || name == "RssFile" {
 			kib, err := strconv.ParseFloat(string(bytes.Fields(rest)[0]), 64)
-			return kib / 1024, err
+			if err != nil {
+				return 0, 0, err
+			}
+			found[name] = kib / 1024
 		}
 	}
-	return 0, fmt.Errorf("no VmRSS of process %d", d.cmd.Process.Pid)
+	if len(found) != 2 {
+		return 0, 0, fmt.Errorf("no VmRSS and RssFile of process %d", d.cmd.Process.Pid)
+	}
+	return found["VmRSS"], found["RssFile"], nil
 }

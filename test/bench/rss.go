@@ -42,11 +42,17 @@ type queued struct {
 }
 
 func (h *host) printRSS(ctx context.Context, name, note, binary string, few, many queued, env ...string) error {
+	ofFiles := map[int][]float64{}
 	look := func(q queued) func() (float64, error) {
-		return func() (float64, error) { return q.look(ctx, binary, env...) }
+		return func() (float64, error) {
+			resident, files, err := q.look(ctx, binary, env...)
+			ofFiles[q.n] = append(ofFiles[q.n], files)
+			return resident, err
+		}
 	}
 	o, b, err := h.sides(rssRounds, look(few), look(many))
 	if err == nil {
+		note += fmt.Sprintf("; pages of files in it: ours %.1f, base %.1f", median(ofFiles[many.n]), median(ofFiles[few.n]))
 		line{name: name, unit: "MiB", ours: o, base: b, bars: []bar{oursBelow(80, "MiB"), ratioAtMost(1.3)}, note: note}.print()
 	}
 	return err
@@ -54,12 +60,12 @@ func (h *host) printRSS(ctx context.Context, name, note, binary string, few, man
 
 // look starts the daemon, waits until it holds what it takes, and reads its
 // memory.
-func (q queued) look(ctx context.Context, binary string, env ...string) (float64, error) {
+func (q queued) look(ctx context.Context, binary string, env ...string) (resident, ofFiles float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	d, _, err := q.start(ctx, binary, env...)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer d.stop()
 	client := &api.Client{Socket: q.socket(), As: "reader"}
@@ -71,14 +77,14 @@ func (q queued) look(ctx context.Context, binary string, env ...string) (float64
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("%w; the daemon's log: %s", err, d.log.String())
+		return 0, 0, fmt.Errorf("%w; the daemon's log: %s", err, d.log.String())
 	}
 	select {
 	case <-time.After(restFor):
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return 0, 0, ctx.Err()
 	}
-	return d.resident()
+	return d.memory()
 }
 
 // remoteRSS queues the replies on the broker, through a gateway that runs here,
