@@ -116,18 +116,33 @@ func (in *Inbox) topUp(b *box) {
 	}
 }
 
-// backlogSweep is how often the backlog is read for what has expired in it.
+// backlogSweep is how often the backlog is looked at for what has expired in it.
 const backlogSweep = time.Minute
 
 // takeExpired takes what has expired in the backlog into memory, as much as a
-// window, where the sweep ends it.
+// window, where the sweep ends it. Reading a long backlog brings all its pages
+// into memory; so it is left alone until something may have expired.
 func (in *Inbox) takeExpired(b *box, now time.Time) {
 	if backlog, _ := b.hidden(); !backlog || now.Sub(b.swept) < backlogSweep {
 		return
 	}
 	b.filling.Lock()
 	defer b.filling.Unlock()
+	var expiry int64
+	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
+		_, expiry, err = tx.CountLocal(b.gid)
+		return err
+	})
+	if err != nil {
+		in.log.Error("held mail could not be counted", "gid", b.gid, "error", err)
+		return
+	}
+	if expiry == 0 || expiry >= now.UnixMilli() {
+		b.swept = now
+		return
+	}
 	found, after := 0, uint64(0)
+	expiry = 0
 	for {
 		var next []store.Held
 		err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
@@ -140,18 +155,22 @@ func (in *Inbox) takeExpired(b *box, now time.Time) {
 		}
 		b.mu.Lock()
 		for _, h := range next {
+			expiry = store.Sooner(expiry, h.ExpiresAt)
 			if h.ExpiresAt != 0 && h.ExpiresAt < now.UnixMilli() && in.restore(b, h) {
 				found++
 			}
 		}
 		b.mu.Unlock()
+		if len(next) > 0 {
+			after = next[len(next)-1].Seq
+		}
 		switch {
 		case found >= in.cfg.LocalWindow:
 			return // the rest at the next tick
 		case len(next) < in.cfg.LocalWindow:
 			b.swept = now
+			b.later(func(tx *store.Tx) error { return tx.RaiseLocalExpiry(b.gid, after, expiry) })
 			return
 		}
-		after = next[len(next)-1].Seq
 	}
 }

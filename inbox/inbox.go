@@ -203,7 +203,7 @@ func (in *Inbox) Open(e store.Entity) error {
 		if b.seq, err = tx.LastHeld(); err != nil {
 			return err
 		}
-		if b.backlog, err = tx.CountLocal(e.GID); err != nil {
+		if b.backlog, _, err = tx.CountLocal(e.GID); err != nil {
 			return err
 		}
 		index, err := tx.HeldOnBroker(e.GID)

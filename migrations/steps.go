@@ -7,4 +7,5 @@ import bolt "go.etcd.io/bbolt"
 // new version number, so it happens whole or not at all.
 var Steps = []func(*bolt.Tx) error{
 	createBuckets,
+	noteLocalExpiry,
 }

@@ -1,6 +1,8 @@
 package migrations
 
 import (
+	"errors"
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -54,5 +56,49 @@ func TestStepsLeadToTodaysBuckets(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Fails if a count loses an entry, or says that mail expires later than it does:
+// it would stay past its end.
+func TestCountsGetTheFirstExpiry(t *testing.T) {
+	db, err := bolt.Open(filepath.Join(t.TempDir(), "steps.db"), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	gids := []string{"aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"}
+	if err := db.Update(createBuckets); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	err = db.Update(func(tx *bolt.Tx) error {
+		held := tx.Bucket([]byte("held"))
+		var errs []error
+		for i, expiry := range []int{0, 1_700_000, 1_600_000, 1_800_000} {
+			key := fmt.Sprintf("%s%08d", gids[0], i)
+			errs = append(errs, held.Bucket([]byte("local")).Put([]byte(key), fmt.Appendf(nil, "\x01%032d{\"ExpiresAt\":%d}", 0, expiry)))
+		}
+		errs = append(errs,
+			held.Bucket([]byte("local")).Put([]byte(gids[1]+"00000009"), fmt.Appendf(nil, "\x01%032d{}", 0)),
+			held.Bucket([]byte("counts")).Put([]byte(gids[0]), []byte("\x01\x00\x00\x00\x04")),
+			held.Bucket([]byte("counts")).Put([]byte(gids[1]), []byte("\x01\x00\x00\x00\x01")),
+			noteLocalExpiry(tx),
+			held.Bucket([]byte("counts")).ForEach(func(k, v []byte) error {
+				got[string(k)] = string(v)
+				return nil
+			}))
+		return errors.Join(errs...)
+	})
+	want := map[string]string{
+		gids[0]: "\x02\x00\x00\x00\x04\x00\x00\x00\x00\x00\x18\x6a\x00", // 1 600 000
+		gids[1]: "\x02\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00",
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("counts (-want +got): %v\n%s", err, diff)
 	}
 }

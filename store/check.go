@@ -158,13 +158,14 @@ func (tx *Tx) checkHeld() error {
 	if err != nil {
 		return err
 	}
-	local := map[string]int{}
+	local := map[string]localCount{}
 	for _, b := range []*bolt.Bucket{o.index, o.local} {
 		err := b.ForEach(func(k, v []byte) error {
+			h, err := decodeHeld(v)
 			if b == o.local {
-				local[string(k[:idLen])]++
+				c := local[string(k[:idLen])]
+				local[string(k[:idLen])] = localCount{c.n + 1, Sooner(c.expiry, h.ExpiresAt)}
 			}
-			_, err := decodeHeld(v)
 			return err
 		})
 		if err != nil {
@@ -172,9 +173,14 @@ func (tx *Tx) checkHeld() error {
 		}
 	}
 	err = o.counts.ForEach(func(k, v []byte) error {
-		n, err := decodeCount(v)
-		if err == nil && n != local[string(k)] {
-			err = damaged(bucketHeld, fmt.Errorf("the count of %s says %d, it has %d entries", idText(k), n, local[string(k)]))
+		says, err := decodeCount(v)
+		has := local[string(k)]
+		switch {
+		case err != nil:
+		case says.n != has.n:
+			err = damaged(bucketHeld, fmt.Errorf("the count of %s says %d, it has %d entries", idText(k), says.n, has.n))
+		case Sooner(says.expiry, has.expiry) != says.expiry:
+			err = damaged(bucketHeld, fmt.Errorf("local mail of %s expires before its count says", idText(k)))
 		}
 		delete(local, string(k))
 		return err

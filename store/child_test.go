@@ -72,7 +72,7 @@ func (c *child) kill() []string {
 func runChild(role, dir string) int {
 	opts := Options{Dir: dir, Steps: migrations.Steps}
 	if role == roleMigrate {
-		opts.Steps = append(opts.Steps[:1:1], halfStep)
+		opts.Steps = nextSteps(halfStep)
 	}
 	s, err := Open(context.Background(), opts)
 	if err != nil {

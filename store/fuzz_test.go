@@ -24,7 +24,7 @@ func FuzzRecords(f *testing.F) {
 	f.Add(key, encodeEvent(Event{Step: "s", MsgID: "m"}))
 	f.Add(key, append(append([]byte{recordVersion}, make([]byte, heldHead)...), js...))
 	f.Add(key, append([]byte{recordVersion}, js...))
-	f.Add(key, []byte{recordVersion, 0, 0, 0, 1})
+	f.Add(key, localCount{1, 2}.encode())
 	f.Add([]byte(nil), []byte(nil))
 	f.Fuzz(func(t *testing.T, k, v []byte) {
 		var spawn Spawn

@@ -20,7 +20,7 @@ const (
 	heldIndex  = "index"  // gid+seq → Held of mail that the broker keeps
 	heldLocal  = "local"  // gid+seq → Held of local mail, without body
 	heldBodies = "bodies" // gid+seq → body, of local mail
-	heldCounts = "counts" // gid → how many entries of local mail there are
+	heldCounts = "counts" // gid → localCount
 )
 
 // Held is the index entry of mail that waits for a local entity (design §6).
@@ -103,7 +103,7 @@ func (tx *Tx) PutHeld(h Held) error {
 		return err
 	}
 	if o.local.Get(key) == nil {
-		if err := tx.countLocal(o, key[:idLen], 1); err != nil {
+		if err := tx.countLocal(o, key[:idLen], 1, h.ExpiresAt); err != nil {
 			return err
 		}
 	}
@@ -113,27 +113,51 @@ func (tx *Tx) PutHeld(h Held) error {
 	return tx.put(o.bodies, key, append([]byte{recordVersion}, h.Body...))
 }
 
+// localCount says how much local mail a recipient has, and since when there may
+// be some that has expired: who only waits for that time need not read it all.
+type localCount struct {
+	n      int
+	expiry int64 // nothing expires before, Unix ms; 0: nothing does at all
+}
+
+// countVersion is the first byte of a localCount; up to schema 1 they had no
+// expiry.
+const countVersion = 2
+
 // countLocal adds n to the number of entries of local mail of the gid id.
-func (tx *Tx) countLocal(o heldBuckets, id []byte, n int) error {
-	old, err := decodeCount(o.counts.Get(id))
+func (tx *Tx) countLocal(o heldBuckets, id []byte, n int, expiry int64) error {
+	c, err := decodeCount(o.counts.Get(id))
 	if err != nil {
 		return err
 	}
-	if old+n <= 0 {
+	if c.n += n; c.n <= 0 {
 		_, err := tx.delete(o.counts, id)
 		return err
 	}
-	return tx.put(o.counts, clone(id), append([]byte{recordVersion}, u32(uint32(old+n))...))
+	c.expiry = Sooner(c.expiry, expiry)
+	return tx.put(o.counts, clone(id), c.encode())
 }
 
-func decodeCount(v []byte) (int, error) {
+// Sooner is the earlier of two times of which 0 is never.
+func Sooner(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+func (c localCount) encode() []byte {
+	return append(append([]byte{countVersion}, u32(uint32(c.n))...), u64(uint64(c.expiry))...)
+}
+
+func decodeCount(v []byte) (c localCount, err error) {
 	switch {
 	case v == nil:
-		return 0, nil
-	case len(v) != 1+4 || v[0] != recordVersion:
-		return 0, damaged(bucketHeld, errDamaged)
+		return c, nil
+	case len(v) != 1+4+8 || v[0] != countVersion:
+		return c, damaged(bucketHeld, errDamaged)
 	}
-	return int(binary.BigEndian.Uint32(v[1:])), nil
+	return localCount{int(binary.BigEndian.Uint32(v[1:])), int64(binary.BigEndian.Uint64(v[5:]))}, nil
 }
 
 func decodeHeld(v []byte) (h Held, err error) {
@@ -195,17 +219,46 @@ func heldAfter(b *bolt.Bucket, gid string, after uint64, most int) (all []Held, 
 	return all, nil
 }
 
-// CountLocal returns how many entries of local mail gid has.
-func (tx *Tx) CountLocal(gid string) (int, error) {
+// CountLocal returns how many entries of local mail gid has, and the time (Unix
+// ms) before which none of them expires: a bound, not always the first expiry;
+// 0 if none expires at all.
+func (tx *Tx) CountLocal(gid string) (n int, expiry int64, err error) {
 	o, err := tx.held()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	id, err := idKey("gid", gid)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return decodeCount(o.counts.Get(id))
+	c, err := decodeCount(o.counts.Get(id))
+	return c.n, c.expiry, err
+}
+
+// RaiseLocalExpiry sets the bound of CountLocal to what the caller read: expiry,
+// of all entries of local mail for gid up to the one with Seq last.
+func (tx *Tx) RaiseLocalExpiry(gid string, last uint64, expiry int64) error {
+	since, err := tx.HeldLocal(gid, last, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	for _, h := range since {
+		expiry = Sooner(expiry, h.ExpiresAt)
+	}
+	o, err := tx.held()
+	if err != nil {
+		return err
+	}
+	id, err := idKey("gid", gid)
+	if err != nil {
+		return err
+	}
+	c, err := decodeCount(o.counts.Get(id))
+	if err != nil || c.n == 0 || c.expiry == expiry {
+		return err
+	}
+	c.expiry = expiry
+	return tx.put(o.counts, clone(id), c.encode())
 }
 
 // LastHeld returns the highest Seq that any entry had.
@@ -271,7 +324,7 @@ func (tx *Tx) DeleteHeld(gid string, seq uint64) error {
 	if was, err := tx.delete(o.local, key); !was || err != nil {
 		return err
 	}
-	if err := tx.countLocal(o, key[:idLen], -1); err != nil {
+	if err := tx.countLocal(o, key[:idLen], -1, 0); err != nil {
 		return err
 	}
 	_, err = tx.delete(o.bodies, key)

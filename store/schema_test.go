@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,13 +54,15 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	if err := openAt(t, Options{Dir: dir, Steps: nextSteps(addBucket)}).Close(); err != nil {
 		t.Fatal(err)
 	}
-	copied := backupPath(filepath.Join(dir, DefaultFile), 1)
-	wantWords(t, refused(t, Options{Dir: dir}), "schema 2", "knows 1", "newer bridged", copied)
+	today := len(migrations.Steps)
+	newer, known := fmt.Sprintf("schema %d", today+1), fmt.Sprintf("knows %d", today)
+	copied := backupPath(filepath.Join(dir, DefaultFile), today)
+	wantWords(t, refused(t, Options{Dir: dir}), newer, known, "newer bridged", copied)
 	if err := os.Remove(copied); err != nil {
 		t.Fatal(err)
 	}
 	sentence := refused(t, Options{Dir: dir})
-	wantWords(t, sentence, "schema 2", "knows 1", "newer bridged")
+	wantWords(t, sentence, newer, known, "newer bridged")
 	if strings.Contains(sentence, ".bak") {
 		t.Errorf("without a copy it reads %q", sentence)
 	}
@@ -80,7 +83,7 @@ func TestOlderSchemaIsCopiedAsideAndMovedForward(t *testing.T) {
 	if _, err := entityNamed(s, gid); err != nil || !hasBucket(t, s, "added") {
 		t.Errorf("after the step: entity %v, added %v", err, hasBucket(t, s, "added"))
 	}
-	backup := backupPath(s.Path(), 1)
+	backup := backupPath(s.Path(), len(migrations.Steps))
 	if info, err := os.Stat(backup); err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("copy: %v, mode %v", err, info.Mode())
 	}
@@ -97,7 +100,7 @@ func TestFailedStepChangesNothing(t *testing.T) {
 		func(tx *bolt.Tx) error { return errors.Join(addBucket(tx), errors.New("boom")) },
 		func(tx *bolt.Tx) error { _ = addBucket(tx); panic("boom") },
 	} {
-		wantWords(t, refused(t, Options{Dir: dir, Steps: nextSteps(step)}), "schema 1 to 2", "boom")
+		wantWords(t, refused(t, Options{Dir: dir, Steps: nextSteps(step)}), fmt.Sprintf("schema %d to %d", len(migrations.Steps), len(migrations.Steps)+1), "boom")
 	}
 	s := openAt(t, Options{Dir: dir})
 	if _, err := entityNamed(s, gid); err != nil || hasBucket(t, s, "added") {
@@ -118,7 +121,7 @@ func TestKilledInAStepStartsAgain(t *testing.T) {
 	if _, err := entityNamed(s, gid); err != nil || !hasBucket(t, s, "added") {
 		t.Errorf("entity %v, added %v", err, hasBucket(t, s, "added"))
 	}
-	if _, err := os.Stat(backupPath(s.Path(), 1)); err != nil {
+	if _, err := os.Stat(backupPath(s.Path(), len(migrations.Steps))); err != nil {
 		t.Error(err)
 	}
 }
