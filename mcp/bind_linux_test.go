@@ -1,8 +1,6 @@
 package mcp
 
 import (
-	"encoding/binary"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,50 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"fleetd/test/fslog"
 )
-
-// seen tells what the kernel says that do did in dir: "create NAME" and "chmod
-// NAME" in their order, NAME being "." for dir itself.
-func seen(t *testing.T, dir string, do func()) []string {
-	t.Helper()
-	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ATTRIB); err != nil {
-		t.Fatal(err)
-	}
-	do()
-	var events []string
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := unix.Read(fd, buf)
-		if errors.Is(err, unix.EAGAIN) { // what do did is told before do returns
-			return events
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		for rest := buf[:n]; len(rest) > 0; {
-			mask, length := binary.NativeEndian.Uint32(rest[4:]), binary.NativeEndian.Uint32(rest[12:])
-			name := strings.TrimRight(string(rest[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+length]), "\x00")
-			rest = rest[unix.SizeofInotifyEvent+length:]
-			switch {
-			case mask&unix.IN_Q_OVERFLOW != 0:
-				t.Fatal("the kernel lost events")
-			case name == "":
-				name = "."
-			}
-			what := "create "
-			if mask&unix.IN_ATTRIB != 0 {
-				what = "chmod "
-			}
-			events = append(events, what+name)
-		}
-	}
-}
 
 // Fails if there is a moment at which somebody else could connect: if the
 // directory is ever there with a wider mode than 0700, or the socket's name
@@ -79,7 +35,9 @@ func TestAtNoMomentIsTheSocketOpen(t *testing.T) {
 		}
 	}
 	// A mode that is right in the end and was never changed was right at once.
-	if events := seen(t, parent, listen); !slices.Equal(events, []string{"create new"}) {
+	log := fslog.Open(t, parent)
+	listen()
+	if events := log.Told(); !slices.Equal(events, []string{"create new"}) {
 		t.Errorf("the directory: %q", events)
 	}
 	private(dir, 0o700)
@@ -87,7 +45,9 @@ func TestAtNoMomentIsTheSocketOpen(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	events := seen(t, dir, listen)
+	log = fslog.Open(t, dir)
+	listen()
+	events := log.Told()
 	named := slices.Index(events, "create b.sock")
 	if named < 0 {
 		t.Fatalf("the socket got its name otherwise: %q", events)

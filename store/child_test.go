@@ -24,6 +24,7 @@ const (
 
 	roleWrite   = "write"   // writes for ever, one line per acknowledged write
 	roleMigrate = "migrate" // stops in the middle of a schema step
+	roleCompact = "compact" // compacts for ever
 )
 
 // child is a running copy of the test binary.
@@ -78,6 +79,12 @@ func runChild(role, dir string) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "child:", err)
 		return 1
+	}
+	for role == roleCompact {
+		if _, _, err := s.Compact(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, "child:", err)
+			return 1
+		}
 	}
 	fmt.Println("open")
 	go func() { _ = s.Run(context.Background()) }()

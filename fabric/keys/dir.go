@@ -18,7 +18,7 @@ const (
 	// publicModes are the permissions that a trust file may have: whoever can
 	// write it decides whom we believe.
 	publicModes = 0o755
-	publicMode  = 0o644 // of those that we write
+	publicMode  = 0o600 // of those that we write
 )
 
 type keysByHost map[string][]ed25519.PublicKey
