@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(rabbit.Shared(m)) }
 
 // patience bounds every wait for something that should happen.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // fleet is what the gateways of one test share: a broker, a name prefix, and
 // who trusts whom.

@@ -16,7 +16,7 @@ import (
 )
 
 // patience is how long a simulated thing may take on a loaded machine.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // sim is a scripted agent on a real pseudo-terminal in a simulated herdr.
 type sim struct {

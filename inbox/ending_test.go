@@ -20,6 +20,7 @@ func endings(t *testing.T, w *world) (e store.Entity, ends func() string) {
 	open, held, local := w.brief(e.GID, "open"), w.brief(e.GID, "held"), w.brief(e.GID, "local")
 	w.broker.publish(e.GID, open)
 	w.awaitScreen("pane-a", open)
+	await(t, "the end of its injection", func() bool { return !w.in.box(e.GID).injecting() })
 	w.panes.gate("pane-a", "BUSY")
 	w.broker.publish(e.GID, held)
 	w.deliver(local)

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience only says that something will never come.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // The people of these tests: two senders here, a worker and a main elsewhere.
 var (

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // hang bounds every wait: it only says that something will never come.
-const hang = 30 * time.Second
+const hang = 90 * time.Second
 
 // longestTask is what a played host sends as a task, in bytes.
 const longestTask = 20

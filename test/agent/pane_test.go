@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // pane is an agent in a pane of a simulated herdr.
 type pane struct {

@@ -184,7 +184,7 @@ func (w *world) trails(tx *store.Tx, s *site) error {
 
 // emptyBound is how long queues may take to empty once all is drained: some
 // are acked in batches.
-const emptyBound = 15 * time.Second
+const emptyBound = 90 * time.Second
 
 // onBroker lists what the broker still holds.
 func (w *world) onBroker(ctx context.Context) ([]history.Left, error) {

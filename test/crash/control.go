@@ -26,7 +26,7 @@ type control struct {
 }
 
 // armBound is how long a running process may take to obey.
-const armBound = 10 * time.Second
+const armBound = time.Minute
 
 func listen(path string) (*control, error) {
 	ln, err := net.Listen("unix", path)

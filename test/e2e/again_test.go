@@ -23,7 +23,7 @@ func TestARepeatedSendGetsItsAnswerAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bob.Poll(ctx, map[string]any{"wait_seconds": 20}); err != nil {
+	if _, err := bob.Poll(ctx, map[string]any{"wait_seconds": longest}); err != nil {
 		t.Fatal(err)
 	}
 	var reply mcp.ReplyResult
@@ -60,7 +60,7 @@ func TestARepeatedReplyIsTheFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := bob.Poll(ctx, map[string]any{"wait_seconds": 20}); err != nil || len(got.Messages) != 1 {
+		if got, err := bob.Poll(ctx, map[string]any{"wait_seconds": longest}); err != nil || len(got.Messages) != 1 {
 			t.Fatalf("bob got %+v, %v", got, err)
 		}
 		return sent
@@ -115,7 +115,7 @@ func TestWhoamiShowsTheNewest(t *testing.T) {
 		last = sent.MsgID
 	}
 	for got := 0; got < many; {
-		r, err := bob.Poll(ctx, map[string]any{"wait_seconds": 20})
+		r, err := bob.Poll(ctx, map[string]any{"wait_seconds": longest})
 		if err != nil {
 			t.Fatal(err)
 		}

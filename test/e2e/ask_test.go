@@ -42,14 +42,14 @@ func asksAndIsAnswered(t *testing.T, ctx context.Context, a, b *fleet.Host) {
 		addWorker(t, ctx, h, "asker-"+h.Name, "--ask", "tabs or blanks?", "--reply-with", "formatted")
 		to := "asker-" + h.Name + "@" + h.Name
 		seen(t, ctx, m, to)
-		q, err := m.Send(ctx, map[string]any{"to": to, "content": "format it", "wait_seconds": 60})
+		q, err := m.Send(ctx, map[string]any{"to": to, "content": "format it", "wait_seconds": longest})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if q.State != "ask" || q.Question == nil || q.Question.Content != "tabs or blanks?" || q.Question.From != to || q.TurnID == "" {
 			t.Fatalf("the send to %s returned %+v, want its question", to, q)
 		}
-		r, err := m.Answer(ctx, map[string]any{"turn_id": q.TurnID, "content": "blanks", "wait_seconds": 60})
+		r, err := m.Answer(ctx, map[string]any{"turn_id": q.TurnID, "content": "blanks", "wait_seconds": longest})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,7 +149,7 @@ func surfacesOnAPoll(t *testing.T, ctx context.Context, a, b *fleet.Host) {
 	_, err := m.Answer(ctx, map[string]any{"turn_id": turn, "content": "mine"})
 	wantFault(t, "an answer to a stranger's question", err, fault.NotAllowed, "somebody else")
 	// A send is not an answer, and its sender is told.
-	s, err := second.Send(ctx, map[string]any{"to": "asker@hostb", "content": "the left one", "wait_seconds": 60})
+	s, err := second.Send(ctx, map[string]any{"to": "asker@hostb", "content": "the left one", "wait_seconds": longest})
 	if err != nil || s.TurnID != turn || !strings.Contains(s.Note, "bridge_answer") {
 		t.Fatalf("a send to the one who waits returned %+v (%v), want to be told of the turn", s, err)
 	}
@@ -198,19 +198,24 @@ func answeredTooLate(t *testing.T, ctx context.Context, a, b *fleet.Host) {
 			seen(t, ctx, m, name+"@hostb")
 			mail, closeMail := polls(t, ctx, m, name+"@hostb")
 			defer closeMail()
-			timeout := 60
+			timeout := longest
 			switch {
 			case c.err == fault.Expired:
 				timeout = 3
 			case strings.Contains(c.name, "of the main"): // its asker hears nothing before
 				timeout = 15
 			}
-			asked := make(chan error, 1)
+			asked, surfaced := make(chan error, 1), make(chan struct{})
 			go func() {
 				for {
 					_, err := b.API(w.Name).Ask(ctx, mcp.AskArgs{Question: "still there?", To: "slow@hosta", TimeoutSeconds: timeout})
-					if fault.Is(err, fault.NoWaiter) && ctx.Err() == nil {
-						continue
+					select {
+					case <-surfaced:
+					case <-time.After(time.Second): // what came to the poll is on its way to the test
+						if (fault.Is(err, fault.NoWaiter) || fault.Is(err, fault.Expired)) && ctx.Err() == nil {
+							timeout *= 2 // too short to surface
+							continue
+						}
 					}
 					asked <- err
 					return
@@ -220,6 +225,7 @@ func answeredTooLate(t *testing.T, ctx context.Context, a, b *fleet.Host) {
 			select {
 			case r := <-mail:
 				turn = r.Messages[0].TurnID
+				close(surfaced)
 			case <-ctx.Done():
 				t.Fatal("no question came")
 			}
@@ -286,7 +292,7 @@ func polls(t *testing.T, ctx context.Context, m *fleet.Main, from string) (resul
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			r, err := m.Poll(ctx, map[string]any{"from": from, "wait_seconds": 60})
+			r, err := m.Poll(ctx, map[string]any{"from": from, "wait_seconds": longest})
 			if err == nil && len(r.Messages) > 0 {
 				c <- r
 				return
@@ -324,6 +330,5 @@ func again(t *testing.T, ctx context.Context, h, other *fleet.Host) {
 	if err := h.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, ctx, h, other)
-	sees(t, ctx, other, h)
+	meet(t, ctx, h, other)
 }

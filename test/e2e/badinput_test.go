@@ -318,12 +318,12 @@ func TestUnreachableBroker(t *testing.T) {
 		t.Fatalf("bob got %+v", m)
 	}
 	w := addWorker(t, ctx, h, "near", "--reply-with", "here")
-	r, err := alice.Send(ctx, map[string]any{"to": w.Name, "content": "are you there?", "wait_seconds": 50})
+	r, err := alice.Send(ctx, map[string]any{"to": w.Name, "content": "are you there?", "wait_seconds": longest})
 	if err != nil || r.State != "replied" || r.Reply.Content != "here" {
 		t.Fatalf("the local brief came to %+v, %v", r, err)
 	}
 	// A wait would end with the broker's answer that never comes.
-	_, err = alice.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "x", "wait_seconds": 240})
+	_, err = alice.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "x", "wait_seconds": longest})
 	said(t, err, fault.BrokerDown, "nothing was sent")
 	res, err := http.Get("http://" + h.Addr + "/readyz")
 	if err != nil {

@@ -36,8 +36,9 @@ func TestABroadcastReachesEachMemberOnce(t *testing.T) {
 		group(h, name)
 	}
 	inGroup(t, ctx, m, "crew", "near@hosta", "lead@hosta", "there@hostb", "watcher@hostb")
+	seen(t, ctx, m, "there@hostb", "watcher@hostb")
 
-	args := map[string]any{"group": "crew", "content": "freeze at noon", "wait_seconds": 60, "idempotency_key": "freeze"}
+	args := map[string]any{"group": "crew", "content": "freeze at noon", "wait_seconds": longest, "idempotency_key": "freeze"}
 	r, err := m.Broadcast(ctx, args)
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +59,7 @@ func TestABroadcastReachesEachMemberOnce(t *testing.T) {
 
 	replies := map[string]bool{}
 	for len(replies) < 2 {
-		p, err := m.Poll(ctx, map[string]any{"wait_seconds": 30})
+		p, err := m.Poll(ctx, map[string]any{"wait_seconds": longest})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +73,7 @@ func TestABroadcastReachesEachMemberOnce(t *testing.T) {
 	if !replies["read by near"] || !replies["read by there"] {
 		t.Fatalf("the replies are %v", replies)
 	}
-	p, err := far.Poll(ctx, map[string]any{"wait_seconds": 30})
+	p, err := far.Poll(ctx, map[string]any{"wait_seconds": longest})
 	if err != nil || len(p.Messages) != 1 || p.Messages[0].Kind != "BROADCAST" || p.Messages[0].Content != "freeze at noon" {
 		t.Fatalf("the main in the group got %+v (%v)", p.Messages, err)
 	}
@@ -93,7 +94,7 @@ func TestABroadcastReachesEachMemberOnce(t *testing.T) {
 		}
 		return err
 	})
-	r, err = m.Broadcast(ctx, map[string]any{"group": "crew", "content": "thaw", "wait_seconds": 60})
+	r, err = m.Broadcast(ctx, map[string]any{"group": "crew", "content": "thaw", "wait_seconds": longest})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,9 +112,9 @@ func TestABroadcastToAllIsForWorkers(t *testing.T) {
 	one := addWorker(t, ctx, a, "one")
 	two := addWorker(t, ctx, a, "two", "--reply-with", "ok")
 	three := addWorker(t, ctx, b, "three", "--reply-with", "ok")
-	sees(t, ctx, a, b)
 	knows(t, ctx, a, "three")
-	r, err := a.API("one").Broadcast(ctx, mcp.BroadcastArgs{Content: "who has the key?", WaitSeconds: 60})
+	knows(t, ctx, b, "one")
+	r, err := a.API("one").Broadcast(ctx, mcp.BroadcastArgs{Content: "who has the key?", WaitSeconds: longest})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,7 @@ func TestABroadcastWithTheBrokerAway(t *testing.T) {
 		}
 		return err
 	})
-	args := map[string]any{"content": "lights out", "wait_seconds": 60, "idempotency_key": "k"}
+	args := map[string]any{"content": "lights out", "wait_seconds": longest, "idempotency_key": "k"}
 	r, err := m.Broadcast(ctx, args)
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +178,7 @@ func TestABroadcastWithTheBrokerAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sees(t, ctx, a, b)
+	meet(t, ctx, a, b)
 	eventually(t, ctx, func() error {
 		r, err = m.Broadcast(ctx, args)
 		if err == nil && r.Error != nil {
@@ -223,7 +224,7 @@ func TestAnyOfAGroup(t *testing.T) {
 	})
 	by := map[string]int{}
 	for i := range 2 {
-		args := map[string]any{"to": "any:crew", "content": fmt.Sprint("job ", i), "wait_seconds": 60, "idempotency_key": fmt.Sprint(i)}
+		args := map[string]any{"to": "any:crew", "content": fmt.Sprint("job ", i), "wait_seconds": longest, "idempotency_key": fmt.Sprint(i)}
 		r, err := m.Send(ctx, args)
 		if err != nil || r.State != "replied" {
 			t.Fatalf("job %d came to %+v (%v)", i, r, err)

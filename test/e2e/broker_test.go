@@ -36,12 +36,12 @@ func TestLocalTrafficSurvivesTheBroker(t *testing.T) {
 		}
 		return err
 	})
-	r, err := m.Send(ctx, map[string]any{"to": "near", "content": "still there?", "wait_seconds": 50})
+	r, err := m.Send(ctx, map[string]any{"to": "near", "content": "still there?", "wait_seconds": longest})
 	if err != nil || r.State != "replied" || r.Reply.Content != "near answer" {
 		t.Fatalf("the local brief came to %+v, %v", r, err)
 	}
 	began := time.Now()
-	_, err = m.Send(ctx, map[string]any{"to": "far@hostb", "content": "and you?", "wait_seconds": 50})
+	_, err = m.Send(ctx, map[string]any{"to": "far@hostb", "content": "and you?", "wait_seconds": longest})
 	if !fault.Is(err, fault.BrokerDown) {
 		t.Fatalf("the remote send came to %v, want BROKER_DOWN", err)
 	}
@@ -52,7 +52,7 @@ func TestLocalTrafficSurvivesTheBroker(t *testing.T) {
 	}
 	seen(t, ctx, m, "far@hostb")
 	eventually(t, ctx, func() error {
-		r, err = m.Send(ctx, map[string]any{"to": "far@hostb", "content": "back?", "wait_seconds": 50})
+		r, err = m.Send(ctx, map[string]any{"to": "far@hostb", "content": "back?", "wait_seconds": longest})
 		return err
 	})
 	if r.State != "replied" || r.Reply.Content != "far answer" {
@@ -73,7 +73,7 @@ func TestOneHostAlone(t *testing.T) {
 	if err != nil || sent.State != "queued" {
 		t.Fatalf("the send came to %+v, %v", sent, err)
 	}
-	got, err := bob.Poll(ctx, map[string]any{"wait_seconds": 20})
+	got, err := bob.Poll(ctx, map[string]any{"wait_seconds": longest})
 	if err != nil || len(got.Messages) != 1 || got.Messages[0].Content != "hello" {
 		t.Fatalf("bob got %+v, %v", got, err)
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -45,9 +46,12 @@ func TestSecondGatewayIsRefused(t *testing.T) {
 	if status, text, err := readyz(clone); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(text, "in use by another gateway") {
 		t.Errorf("readyz: %d %s %v", status, text, err)
 	}
-	if !strings.Contains(clone.Log(), "BRIDGED_HOST") {
-		t.Error("no line says what to change")
-	}
+	eventually(t, ctx, func() error {
+		if !strings.Contains(clone.Log(), "BRIDGED_HOST") {
+			return errors.New("no line says what to change")
+		}
+		return nil
+	})
 	if r, err := alice.Send(ctx, map[string]any{"to": "carol", "content": "hello"}); err != nil || r.State != "queued" {
 		t.Fatalf("the clone's local send came to %+v, %v", r, err)
 	}

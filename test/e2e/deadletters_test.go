@@ -117,7 +117,7 @@ func TestARefusedBriefIsRedelivered(t *testing.T) {
 	atA, atB := shell{t, f, a}, shell{t, f, b}
 	w := addWorker(t, ctx, b, "reviewer")
 	m := addMain(t, ctx, a, "lead")
-	seen(t, ctx, m, "reviewer@hostb")
+	sights(t, ctx, m, "reviewer@hostb") // which does not believe hosta
 	ready(t, ctx, a, b)
 	_, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "read parser.go", "expires_in_seconds": 3600})
 	if !fault.Is(err, fault.Unconfirmed) && !fault.Is(err, fault.Refused) {
@@ -174,7 +174,7 @@ func TestARefusedBriefIsRedelivered(t *testing.T) {
 		atB.letters(ctx, 1)
 		atB.done(ctx, "redeliver", captured.MsgID)
 	}
-	if _, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "and then this", "wait_seconds": 50}); err != nil {
+	if _, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "and then this", "wait_seconds": longest}); err != nil {
 		t.Fatal(err)
 	}
 	for _, mark := range []string{"and then this", "once only", "read parser.go"} { // the last one first
@@ -244,7 +244,7 @@ func TestAnExpiredBriefIsSentAnew(t *testing.T) {
 	prompted(t, ctx, w, "read lexer.go")
 	atA.letters(ctx, 0)
 	for {
-		r, err := m.Poll(ctx, map[string]any{"wait_seconds": 20})
+		r, err := m.Poll(ctx, map[string]any{"wait_seconds": longest})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,7 +45,7 @@ func enterSwallowed(t *testing.T, ctx context.Context, s *stage) {
 	if err := s.b.Herdr.SwallowEnter(w.Pane, 1); err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.lead.Send(ctx, map[string]any{"to": "sleepy@hostb", "content": "mark-once", "wait_seconds": 50})
+	r, err := s.lead.Send(ctx, map[string]any{"to": "sleepy@hostb", "content": "mark-once", "wait_seconds": longest})
 	if err != nil || r.State != "replied" || r.Reply.Content != "awake" {
 		t.Fatalf("the brief came to %+v, %v", r, err)
 	}
@@ -240,7 +240,7 @@ func (s *stage) inDoubtOverACrash(t *testing.T, ctx context.Context, w *fleet.Wo
 	}
 	sent := make(chan end, 1)
 	go func() {
-		r, err := s.lead.Send(ctx, map[string]any{"to": w.Name + "@hostb", "content": mark, "wait_seconds": 50})
+		r, err := s.lead.Send(ctx, map[string]any{"to": w.Name + "@hostb", "content": mark, "wait_seconds": longest})
 		sent <- end{r, err}
 	}()
 	select {

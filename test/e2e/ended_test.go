@@ -36,7 +36,7 @@ func TestAWorkerThatEndsAbandonsItsBriefs(t *testing.T) {
 func told(t *testing.T, ctx context.Context, m *fleet.Main, sent mcp.SendResult, kind string) {
 	t.Helper()
 	for {
-		r, err := m.Poll(ctx, map[string]any{"wait_seconds": 20, "max": 1})
+		r, err := m.Poll(ctx, map[string]any{"wait_seconds": longest, "max": 1})
 		if err != nil {
 			t.Fatal(err)
 		}

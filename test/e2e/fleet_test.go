@@ -35,8 +35,10 @@ func TestTwoHundredBriefs(t *testing.T) {
 	for i := range mains {
 		ms = append(ms, addMain(t, ctx, a, fmt.Sprintf("main-%d", i)))
 	}
-	for _, w := range ws {
-		seen(t, ctx, ms[0], w.Name+"@hostb")
+	for _, m := range ms {
+		for _, w := range ws {
+			seen(t, ctx, m, w.Name+"@hostb")
+		}
 	}
 
 	sent := make([]map[string]string, mains) // of each main: msg id → content
@@ -58,7 +60,7 @@ func TestTwoHundredBriefs(t *testing.T) {
 					sent[i][r.MsgID], traces[i] = content, r.TraceID
 				}
 				for len(replies[i]) < briefsOf/mains {
-					r, err := m.Poll(ctx, map[string]any{"wait_seconds": 20})
+					r, err := m.Poll(ctx, map[string]any{"wait_seconds": longest})
 					if err != nil {
 						return err
 					}

@@ -16,11 +16,11 @@ func TestAWorkersMessageContinuesTheFlowOfItsBrief(t *testing.T) {
 	a := addHost(t, ctx, f, "hosta")
 	addWorker(t, ctx, a, "relay", "--reply-with", "passed on", "--call", `bridge_send {"to": "ann", "content": "please look"}`)
 	lead, ann := addMain(t, ctx, a, "lead"), addMain(t, ctx, a, "ann")
-	sent, err := lead.Send(ctx, map[string]any{"to": "relay", "content": "ask ann", "wait_seconds": 50})
+	sent, err := lead.Send(ctx, map[string]any{"to": "relay", "content": "ask ann", "wait_seconds": longest})
 	if err != nil || sent.State != "replied" {
 		t.Fatalf("the brief came to %+v, %v", sent, err)
 	}
-	got, err := ann.Poll(ctx, map[string]any{"wait_seconds": 20})
+	got, err := ann.Poll(ctx, map[string]any{"wait_seconds": longest})
 	if err != nil || len(got.Messages) != 1 {
 		t.Fatalf("ann got %+v, %v", got, err)
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,11 +57,8 @@ func TestHeldMailOutlivesTheBrokersLimit(t *testing.T) {
 		}
 		return nil
 	})
-	r, err := reader.Poll(ctx, map[string]any{"wait_seconds": 20})
-	if err != nil || len(r.Messages) != 3 || r.Remaining != 0 {
-		t.Fatalf("the reader got %+v, %v", r, err)
-	}
-	for i, m := range r.Messages {
+	for i := range 3 {
+		m := next(t, ctx, reader)
 		if want := fmt.Sprint("mail ", i); m.Content != want || m.Redelivered {
 			t.Errorf("message %d is %q, redelivered %t; want %q for the first time", i, m.Content, m.Redelivered, want)
 		}
@@ -117,19 +115,24 @@ func TestAFilterFindsMailBehindAFullWindow(t *testing.T) {
 	if _, err := rare.Send(ctx, map[string]any{"to": "reader@hostb", "content": "needle"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, ctx, func() error {
-		who, err := b.API("reader").Whoami(ctx)
-		if err == nil && who.Held != flood+1 {
-			err = fmt.Errorf("%d are held, want %d", who.Held, flood+1)
-		}
-		return err
-	})
-	r, err := reader.Poll(ctx, map[string]any{"from": "rare@hosta"})
+	held := func(want int) { // what is on its way from the broker is counted when it is here
+		t.Helper()
+		eventually(t, ctx, func() error {
+			who, err := b.API("reader").Whoami(ctx)
+			if err == nil && who.Held != want {
+				err = fmt.Errorf("%d are held, want %d", who.Held, want)
+			}
+			return err
+		})
+	}
+	held(flood + 1)
+	r, err := reader.Poll(ctx, map[string]any{"from": "rare@hosta", "wait_seconds": longest})
 	if err != nil || len(r.Messages) != 1 || r.Messages[0].Content != "needle" || r.WindowFull {
 		t.Fatalf("the filtered poll came to %+v, %v", r, err)
 	}
+	held(flood)
 	for got := 0; got < flood; {
-		r, err := reader.Poll(ctx, map[string]any{"max": 100, "wait_seconds": 20})
+		r, err := reader.Poll(ctx, map[string]any{"max": 100, "wait_seconds": longest})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,9 +142,10 @@ func TestAFilterFindsMailBehindAFullWindow(t *testing.T) {
 			}
 			got++
 		}
-		if r.Remaining != flood-got {
+		if r.Remaining > flood-got {
 			t.Fatalf("%d remain after %d of %d", r.Remaining, got, flood)
 		}
+		held(flood - got)
 	}
 }
 
@@ -170,7 +174,7 @@ func TestAFullInboxRefusesTheNewest(t *testing.T) {
 	if r, err := send("accepted"); err != nil || r.State != "queued" {
 		t.Fatalf("before it is full: %+v, %v", r, err)
 	}
-	conn, err := amqp.Dial(uri)
+	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: time.Minute}) // a busy machine misses shorter ones
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,8 +236,8 @@ func TestAFullInboxRefusesTheNewest(t *testing.T) {
 
 // Mail that its reader never fetches ends with its life: the sender is told by
 // the reader's own gateway, the letter is listed, and nobody gets it later. Fails
-// when the end is left to the sender's watch, which comes a minute later, or
-// when expired mail vanishes without a dead letter.
+// when the end is left to the sender's watch, or when expired mail vanishes
+// without a dead letter.
 func TestHeldMailEndsWithItsLife(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
@@ -241,19 +245,19 @@ func TestHeldMailEndsWithItsLife(t *testing.T) {
 	a, b := twoHosts(t, ctx)
 	sender, reader := addMain(t, ctx, a, "sender"), addMain(t, ctx, b, "reader")
 	seen(t, ctx, sender, "reader@hostb")
-	sent, err := sender.Send(ctx, map[string]any{"to": "reader@hostb", "content": "short-lived", "expires_in_seconds": 2})
+	sent, err := sender.Send(ctx, map[string]any{"to": "reader@hostb", "content": "short-lived", "expires_in_seconds": 5})
 	if err != nil || sent.State != "queued" {
 		t.Fatalf("the send came to %+v, %v", sent, err)
 	}
 	if _, err := sender.Send(ctx, map[string]any{"to": "reader@hostb", "content": "stays"}); err != nil {
 		t.Fatal(err)
 	}
-	told, err := sender.Poll(ctx, map[string]any{"wait_seconds": 40})
-	if err != nil || len(told.Messages) != 1 {
-		t.Fatalf("the sender was told %+v, %v", told, err)
-	}
-	if m := told.Messages[0]; m.Kind != "FAILED" || m.Reason != "EXPIRED" || m.InReplyTo != sent.MsgID {
+	if m := next(t, ctx, sender); m.Kind != "FAILED" || m.Reason != "EXPIRED" || m.InReplyTo != sent.MsgID {
 		t.Errorf("the sender was told %+v", m)
+	}
+	trace, err := b.API("").Trace(ctx, mcp.TraceArgs{TraceID: sent.TraceID})
+	if err != nil || !slices.ContainsFunc(trace.Hops, func(h mcp.Hop) bool { return h.Step == "reported" && h.Kind == "FAILED" }) {
+		t.Errorf("not by the reader's gateway: %+v, %v", trace.Hops, err)
 	}
 	eventually(t, ctx, func() error {
 		dead, err := a.API("").ListDeadLetters(ctx, mcp.ListDeadLettersArgs{})
@@ -262,11 +266,11 @@ func TestHeldMailEndsWithItsLife(t *testing.T) {
 		}
 		return err
 	})
-	got, err := reader.Poll(ctx, map[string]any{"wait_seconds": 20})
+	got, err := reader.Poll(ctx, map[string]any{"wait_seconds": longest})
 	if err != nil || len(got.Messages) != 1 || got.Messages[0].Content != "stays" {
 		t.Fatalf("the reader got %+v, %v", got, err)
 	}
-	if told, err = sender.Poll(ctx, map[string]any{}); err != nil || len(told.Messages) != 0 {
+	if told, err := sender.Poll(ctx, map[string]any{}); err != nil || len(told.Messages) != 0 {
 		t.Errorf("the sender was told more: %+v, %v", told, err)
 	}
 }

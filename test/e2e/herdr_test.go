@@ -29,7 +29,7 @@ func TestAgentsOverAHandoffAndARestartOfHerdr(t *testing.T) {
 	works := func(t *testing.T, when string) {
 		t.Helper()
 		for to, want := range map[string]string{"mine@hostb": "mine did", aide.Address: "done as asked"} {
-			r, err := lead.Send(ctx, map[string]any{"to": to, "content": "work " + when, "wait_seconds": 200})
+			r, err := lead.Send(ctx, map[string]any{"to": to, "content": "work " + when, "wait_seconds": longest})
 			if err != nil || r.State != "replied" || r.Reply.Content != want || r.Reply.InReplyTo != r.MsgID {
 				t.Fatalf("%s, %s answered %+v, %v", when, to, r, err)
 			}
@@ -60,12 +60,13 @@ func TestAgentsOverAHandoffAndARestartOfHerdr(t *testing.T) {
 		}
 		revive(t, ctx, b)
 		reconnect(t, ctx, bob)
+		meet(t, ctx, a, b)
 		works(t, "after a handoff that the gateway slept through")
 	})
 	t.Run("restart", func(t *testing.T) {
 		mute := spawned(t, ctx, lead, b, "mute", "take this") // open, and never answered
 		asker := spawned(t, ctx, lead, b, "asker", "")
-		q, err := lead.Send(ctx, map[string]any{"to": asker.Address, "content": "ask me", "wait_seconds": 200})
+		q, err := lead.Send(ctx, map[string]any{"to": asker.Address, "content": "ask me", "wait_seconds": longest})
 		if err != nil || q.State != "ask" {
 			t.Fatalf("it asked %+v, %v", q, err)
 		}
@@ -79,7 +80,7 @@ func TestAgentsOverAHandoffAndARestartOfHerdr(t *testing.T) {
 		}
 		blocked := make(chan error, 1)
 		go func() {
-			_, err := bob.Send(ctx, map[string]any{"to": mute.GID, "content": "and this", "wait_seconds": 240})
+			_, err := bob.Send(ctx, map[string]any{"to": mute.GID, "content": "and this", "wait_seconds": longest})
 			blocked <- err
 		}()
 		eventually(t, ctx, func() error { return hasOpen(ctx, b, mute.Address, 2) })
@@ -132,7 +133,7 @@ func TestAgentsOverAHandoffAndARestartOfHerdr(t *testing.T) {
 		}
 	})
 	t.Run("restart under a person's agent", func(t *testing.T) {
-		sent, err := bob.Send(ctx, map[string]any{"to": "mine", "content": "mark-open", "wait_seconds": 200})
+		sent, err := bob.Send(ctx, map[string]any{"to": "mine", "content": "mark-open", "wait_seconds": longest})
 		if err != nil || sent.State != "replied" {
 			t.Fatalf("it came to %+v, %v", sent, err)
 		}

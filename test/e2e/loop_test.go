@@ -20,13 +20,13 @@ func TestALongSeriesOfTasksIsNoLoop(t *testing.T) {
 		if err != nil {
 			t.Fatalf("task %d: %v", i, err)
 		}
-		if p, err := w.Poll(ctx, map[string]any{"wait_seconds": 20}); err != nil || len(p.Messages) != 1 {
+		if p, err := w.Poll(ctx, map[string]any{"wait_seconds": longest}); err != nil || len(p.Messages) != 1 {
 			t.Fatalf("task %d: %+v (%v)", i, p, err)
 		}
 		if err := w.Call(ctx, "bridge_reply", map[string]any{"content": "done", "in_reply_to": s.MsgID}, &struct{}{}); err != nil {
 			t.Fatal(err)
 		}
-		if p, err := m.Poll(ctx, map[string]any{"wait_seconds": 20}); err != nil || len(p.Messages) != 1 {
+		if p, err := m.Poll(ctx, map[string]any{"wait_seconds": longest}); err != nil || len(p.Messages) != 1 {
 			t.Fatalf("answer %d: %+v (%v)", i, p, err)
 		}
 	}

@@ -14,8 +14,10 @@ import (
 	"fleetd/test/rabbit"
 )
 
+// The programs are built and the broker is started before any test's time
+// begins to run.
 func TestMain(m *testing.M) {
-	code := rabbit.Shared(m).Run()
+	code := rabbit.Shared(prepared{m}).Run()
 	if err := fleet.RemoveBinaries(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
@@ -23,9 +25,28 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// bound is the patience of every wait: a busy machine is slow, a defect is
-// for ever.
-const bound = 90 * time.Second
+type prepared struct{ m *testing.M }
+
+func (p prepared) Run() int {
+	err := fleet.Build(context.Background())
+	if err == nil {
+		err = rabbit.Boot()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return p.m.Run()
+}
+
+const (
+	// bound is the patience of every wait: a busy machine is slow, a defect is
+	// for ever.
+	bound = 3 * time.Minute
+	// longest is how long one call can be told to wait, in seconds: it ends with
+	// what is waited for, and what does not come runs into a test's bound.
+	longest = 240
+)
 
 // newFleet makes a fleet on the shared broker that ends with the test.
 func newFleet(t *testing.T, broker string) *fleet.Fleet {
@@ -63,9 +84,20 @@ func twoHosts(t *testing.T, ctx context.Context) (a, b *fleet.Host) {
 			t.Fatal(err)
 		}
 	}
-	sees(t, ctx, a, b)
-	sees(t, ctx, b, a)
+	meet(t, ctx, a, b)
 	return a, b
+}
+
+// meet waits until all of these have each other online.
+func meet(t *testing.T, ctx context.Context, hosts ...*fleet.Host) {
+	t.Helper()
+	for _, h := range hosts {
+		for _, other := range hosts {
+			if other != h {
+				sees(t, ctx, h, other)
+			}
+		}
+	}
 }
 
 func addHost(t *testing.T, ctx context.Context, f *fleet.Fleet, name string, env ...string) *fleet.Host {

@@ -23,7 +23,7 @@ func TestARevokedPollEnds(t *testing.T) {
 		c.Token = token
 		ended := make(chan error, 1)
 		go func() {
-			got, err := c.Poll(ctx, mcp.PollArgs{WaitSeconds: 240})
+			got, err := c.Poll(ctx, mcp.PollArgs{WaitSeconds: longest})
 			if err == nil {
 				t.Errorf("a poll came to %+v", got)
 			}
@@ -44,7 +44,7 @@ func TestARevokedPollEnds(t *testing.T) {
 	if _, err := alice.Send(ctx, map[string]any{"to": "bob", "content": "hello"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := bob.Poll(ctx, map[string]any{"wait_seconds": 20}); err != nil || len(got.Messages) != 1 || got.Messages[0].Redelivered {
+	if got, err := bob.Poll(ctx, map[string]any{"wait_seconds": longest}); err != nil || len(got.Messages) != 1 || got.Messages[0].Redelivered {
 		t.Errorf("under the new token: %+v, %v", got, err)
 	}
 	byToken, byName := poll(bob.Token), poll("")

@@ -16,6 +16,7 @@ import (
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/mcp"
 	"fleetd/test/fleet"
 	"fleetd/test/rabbit"
 )
@@ -104,7 +105,7 @@ func allThatBothKnow(t *testing.T, ctx context.Context, from, to *side) {
 	seen(t, ctx, from.lead, to.at(to.lead.Name), to.at(to.hand.Name), to.at(to.asker.Name))
 	hand := to.at(to.hand.Name)
 
-	sent, err := from.lead.Send(ctx, map[string]any{"to": hand, "content": "please do", "wait_seconds": 200})
+	sent, err := from.lead.Send(ctx, map[string]any{"to": hand, "content": "please do", "wait_seconds": longest})
 	if err != nil || sent.State != "replied" || sent.Reply.Content != "done" || sent.Reply.From != hand {
 		t.Fatalf("a brief came to %+v, %v", sent, err)
 	}
@@ -122,11 +123,11 @@ func allThatBothKnow(t *testing.T, ctx context.Context, from, to *side) {
 		t.Fatalf("the answer is %+v", got)
 	}
 
-	q, err := from.lead.Send(ctx, map[string]any{"to": to.at(to.asker.Name), "content": "format it", "wait_seconds": 200})
+	q, err := from.lead.Send(ctx, map[string]any{"to": to.at(to.asker.Name), "content": "format it", "wait_seconds": longest})
 	if err != nil || q.State != "ask" || q.Question.Content != "tabs or blanks?" {
 		t.Fatalf("a brief that needs a question came to %+v, %v", q, err)
 	}
-	r, err := from.lead.Answer(ctx, map[string]any{"turn_id": q.TurnID, "content": "blanks", "wait_seconds": 200})
+	r, err := from.lead.Answer(ctx, map[string]any{"turn_id": q.TurnID, "content": "blanks", "wait_seconds": longest})
 	if err != nil || r.State != "replied" || r.Reply.Content != "formatted (answer: blanks)" {
 		t.Fatalf("the answered question came to %+v, %v", r, err)
 	}
@@ -137,7 +138,7 @@ func allThatBothKnow(t *testing.T, ctx context.Context, from, to *side) {
 		}
 	}
 	inGroup(t, ctx, from.lead, "crew-"+from.Name, from.at(from.hand.Name), hand)
-	call, err := from.lead.Broadcast(ctx, map[string]any{"group": "crew-" + from.Name, "content": "freeze at noon", "wait_seconds": 200})
+	call, err := from.lead.Broadcast(ctx, map[string]any{"group": "crew-" + from.Name, "content": "freeze at noon", "wait_seconds": longest})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +178,7 @@ func whatOnlyTheLaterKnows(t *testing.T, ctx context.Context, a, b *side, names 
 	refused := func() float64 { return metric(t, a.Host, "bridged_refusals_total", "") }
 	before := refused()
 	for i, to := range []string{hand, a.at(a.lead.Name)} {
-		sent, err := b.lead.Send(ctx, map[string]any{"to": to, "content": "hint: look here", "wait_seconds": 0})
+		sent, err := b.lead.Send(ctx, map[string]any{"to": to, "content": "hint: look here", "wait_seconds": []int{longest, 0}[i]})
 		if i == 0 { // for a worker the send waits for an outcome
 			wantFault(t, "a HINT for a worker", err, fault.Refused, "")
 		} else {
@@ -254,10 +255,9 @@ func whatOnlyTheLaterKnows(t *testing.T, ctx context.Context, a, b *side, names 
 		if err := s.Ready(ctx); err != nil {
 			t.Fatal(err)
 		}
-		sees(t, ctx, a.Host, b.Host)
-		sees(t, ctx, b.Host, a.Host)
+		meet(t, ctx, a.Host, b.Host)
 	}
-	sent, err := b.lead.Send(ctx, map[string]any{"to": hand, "content": "behind it", "wait_seconds": 200})
+	sent, err := b.lead.Send(ctx, map[string]any{"to": hand, "content": "behind it", "wait_seconds": longest})
 	if err != nil || sent.State != "replied" {
 		t.Fatalf("the brief behind it came to %+v, %v", sent, err)
 	}
@@ -276,7 +276,7 @@ func whatOnlyTheLaterKnows(t *testing.T, ctx context.Context, a, b *side, names 
 	}
 }
 
-// polledSome is what waits for m now.
+// polledSome is what waits for m now, but for word of what went in late.
 func polledSome(t *testing.T, ctx context.Context, m *fleet.Main) (kinds []string) {
 	t.Helper()
 	r, err := m.Poll(ctx, map[string]any{})
@@ -284,6 +284,9 @@ func polledSome(t *testing.T, ctx context.Context, m *fleet.Main) (kinds []strin
 		t.Fatal(err)
 	}
 	for _, one := range r.Messages {
+		if one.Kind == "INJECTED" { // of a brief that had to wait
+			continue
+		}
 		kinds = append(kinds, one.Kind+" "+one.Reason+" "+one.Content)
 	}
 	return kinds
@@ -295,6 +298,13 @@ func rolled(t *testing.T, ctx context.Context, a, b *side, binary string) {
 	if err := a.Stop(); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, ctx, func() error { // else nobody knows whether it was there to take it
+		r, err := b.API("").Roster(ctx, mcp.RosterArgs{Host: a.Name})
+		if err == nil && (len(r.Hosts) != 1 || r.Hosts[0].State != "offline") {
+			err = fmt.Errorf("%s is not seen offline: %+v", a.Name, r.Hosts)
+		}
+		return err
+	})
 	waiting := map[string]string{}
 	for _, to := range []string{a.at(a.lead.Name), a.at(a.hand.Name)} {
 		sent, err := b.lead.Send(ctx, map[string]any{"to": to, "content": "wait for " + to, "queue_if_offline": true})

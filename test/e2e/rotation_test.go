@@ -89,8 +89,7 @@ func TestAHostChangesItsKey(t *testing.T) {
 	if err := s.a.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	sees(t, ctx, s.a, s.b)
-	sees(t, ctx, s.b, s.a) // it reads the folder within seconds
+	meet(t, ctx, s.a, s.b) // each reads the folder within seconds
 	refused := func(reason string) float64 { return metric(t, s.b, "bridged_refusals_total", reason) }
 	before := refused("bad_signature")
 	reconnect(t, ctx, s.lead)

@@ -89,7 +89,7 @@ func worksAndIsStopped(t *testing.T, ctx context.Context, s *trio) {
 			}
 			// Its groups are known to all hosts.
 			inGroup(t, ctx, s.bob, "night", got.Address)
-			if r, err := s.bob.Send(ctx, map[string]any{"to": "any:night", "content": "for the night", "wait_seconds": 60}); err != nil || r.State != "replied" || r.Reply.FromID != got.GID {
+			if r, err := s.bob.Send(ctx, map[string]any{"to": "any:night", "content": "for the night", "wait_seconds": longest}); err != nil || r.State != "replied" || r.Reply.FromID != got.GID {
 				t.Errorf("who wrote to its group got %+v, %v", r, err)
 			}
 			end, err := s.lead.Stop(ctx, got.Address)
@@ -429,7 +429,7 @@ func anEndIsTold(t *testing.T, ctx context.Context, s *trio) {
 			var wg sync.WaitGroup
 			defer wg.Wait()
 			wg.Go(func() { // waits in its call
-				r, err := s.lead.Send(ctx, map[string]any{"to": got.GID, "content": "of lead", "wait_seconds": 240})
+				r, err := s.lead.Send(ctx, map[string]any{"to": got.GID, "content": "of lead", "wait_seconds": longest})
 				if !fault.Is(err, fault.Abandoned) {
 					t.Errorf("who waited got %+v, %v", r, err)
 				}
@@ -469,7 +469,7 @@ func anEndIsTold(t *testing.T, ctx context.Context, s *trio) {
 	t.Run("asked", func(t *testing.T) {
 		got := spawned(t, ctx, s.lead, c, "asker", "")
 		seen(t, ctx, s.bob, got.Address)
-		q, err := s.bob.Send(ctx, map[string]any{"to": got.Address, "content": "go", "wait_seconds": 200})
+		q, err := s.bob.Send(ctx, map[string]any{"to": got.Address, "content": "go", "wait_seconds": longest})
 		if err != nil || q.Question == nil || q.Question.Content != "may I?" {
 			t.Fatalf("it did not ask: %+v, %v", q, err)
 		}
@@ -581,6 +581,7 @@ func aCrashMeetsTheLaunch(t *testing.T, ctx context.Context, s *trio) {
 					<-answered // its connection broke
 					reconnect(t, ctx, s.lead)
 				}
+				s.ready(t, ctx)
 				if _, err = s.lead.Spawn(ctx, args); doomed != a {
 					err = errors.Join(err, <-answered)
 				}
@@ -593,7 +594,6 @@ func aCrashMeetsTheLaunch(t *testing.T, ctx context.Context, s *trio) {
 					}
 					return nil
 				})
-				s.ready(t, ctx)
 			})
 		}
 	}

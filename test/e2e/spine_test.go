@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"fleetd/mcp"
 	"fleetd/test/fleet"
 )
 
@@ -20,7 +21,7 @@ func TestBriefAndReplyCrossHosts(t *testing.T) {
 	m := addMain(t, ctx, a, "lead")
 	seen(t, ctx, m, "reviewer@hostb")
 
-	r, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "please review parser.go", "wait_seconds": 50})
+	r, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "please review parser.go", "wait_seconds": longest})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,8 +62,31 @@ func addMain(t *testing.T, ctx context.Context, h *fleet.Host, name string) *fle
 	return m
 }
 
-// seen waits until m sees who it is about to write to.
+// seen waits until m sees who it is about to write to, and their hosts see m:
+// one that does not know yet where m lives refuses its mail after a while.
 func seen(t *testing.T, ctx context.Context, m *fleet.Main, addresses ...string) {
+	t.Helper()
+	sights(t, ctx, m, addresses...)
+	for _, address := range addresses {
+		_, host, _ := strings.Cut(address, "@")
+		h := m.Host.Peer(host)
+		if h == nil {
+			t.Fatalf("%s is on no host of this fleet", address)
+		}
+		eventually(t, ctx, func() error {
+			r, err := h.API("").Roster(ctx, mcp.RosterArgs{})
+			for _, e := range r.Entities {
+				if e.GID == m.GID && e.Status != "unknown" && e.Status != "offline" {
+					return nil
+				}
+			}
+			return fmt.Errorf("%s does not see %s: %+v, %v", host, m.Name, r.Entities, err)
+		})
+	}
+}
+
+// sights waits until m sees them, whether or not they see m.
+func sights(t *testing.T, ctx context.Context, m *fleet.Main, addresses ...string) {
 	t.Helper()
 	eventually(t, ctx, func() error {
 		r, err := m.Roster(ctx)

@@ -30,10 +30,10 @@ func TestStoreRestoredFromAnOldCopy(t *testing.T) {
 	db := filepath.Join(f.Dir, "hosta", "data", "bridged.db")
 	converse := func(mark string) {
 		t.Helper()
-		sees(t, ctx, b, a)
+		meet(t, ctx, a, b)
 		seen(t, ctx, lead, "far@hostb")
 		seen(t, ctx, bob, "lead@hosta")
-		r, err := lead.Send(ctx, map[string]any{"to": "far@hostb", "content": mark, "wait_seconds": 50})
+		r, err := lead.Send(ctx, map[string]any{"to": "far@hostb", "content": mark, "wait_seconds": longest})
 		if err != nil || r.State != "replied" {
 			t.Fatalf("%s came to %+v, %v", mark, r, err)
 		}

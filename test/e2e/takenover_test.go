@@ -39,7 +39,7 @@ func TestATakenOverHostAnswersForNobodyElse(t *testing.T) {
 	}
 	answer := make(chan sent, 1)
 	go func() {
-		r, err := lead.Send(ctx, map[string]any{"to": "bob@hostb", "content": "may I?", "wait_seconds": 240})
+		r, err := lead.Send(ctx, map[string]any{"to": "bob@hostb", "content": "may I?", "wait_seconds": longest})
 		answer <- sent{r, err}
 	}()
 	asked := polled(t, ctx, bob, "SEND")

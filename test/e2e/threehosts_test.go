@@ -73,12 +73,8 @@ func (s *trio) ready(t *testing.T, ctx context.Context) {
 		if err := h.Ready(ctx); err != nil {
 			t.Fatal(err)
 		}
-		for _, other := range s.hosts {
-			if other != h {
-				sees(t, ctx, h, other)
-			}
-		}
 	}
+	meet(t, ctx, s.hosts...)
 }
 
 // worker adds one to a host, as a member of group.
@@ -136,7 +132,7 @@ func mainsTalk(t *testing.T, ctx context.Context, s *trio) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				p, err := pair.to.Poll(ctx, map[string]any{"wait_seconds": 20})
+				p, err := pair.to.Poll(ctx, map[string]any{"wait_seconds": longest})
 				if err != nil {
 					t.Errorf("the poll of %s: %v", pair.recipient, err)
 					return
@@ -155,7 +151,7 @@ func mainsTalk(t *testing.T, ctx context.Context, s *trio) {
 				return
 			}
 		})
-		r, err := pair.from.Send(ctx, map[string]any{"to": pair.recipient, "content": "who are you?", "wait_seconds": 60})
+		r, err := pair.from.Send(ctx, map[string]any{"to": pair.recipient, "content": "who are you?", "wait_seconds": longest})
 		if err != nil || r.State != "replied" || r.Reply.Content != "I am "+pair.recipient || r.Reply.From != pair.recipient {
 			t.Errorf("%s got %+v, %v", pair.sender, r, err)
 		}
@@ -180,7 +176,7 @@ func oneMainTwice(t *testing.T, ctx context.Context, s *trio) {
 	for _, m := range []*fleet.Main{s.boss, &twin} {
 		wg.Go(func() {
 			for {
-				p, err := m.Poll(waiting, map[string]any{"wait_seconds": 20, "max": 1})
+				p, err := m.Poll(waiting, map[string]any{"wait_seconds": longest, "max": 1})
 				if waiting.Err() != nil {
 					return
 				}
@@ -239,7 +235,7 @@ func twoQuestions(t *testing.T, ctx context.Context, s *trio) {
 	var wg sync.WaitGroup
 	for i, to := range addresses {
 		wg.Go(func() {
-			r, err := s.lead.Send(ctx, map[string]any{"to": to, "content": "go", "wait_seconds": 60})
+			r, err := s.lead.Send(ctx, map[string]any{"to": to, "content": "go", "wait_seconds": longest})
 			if err != nil || r.Question == nil {
 				t.Errorf("the send to %s returned %+v (%v)", to, r, err)
 			}
@@ -254,7 +250,7 @@ func twoQuestions(t *testing.T, ctx context.Context, s *trio) {
 		if want := "what for " + names[i] + "?"; questions[i].Question.Content != want {
 			t.Fatalf("the send to %s got %q", names[i], questions[i].Question.Content)
 		}
-		r, err := s.lead.Answer(ctx, map[string]any{"turn_id": questions[i].TurnID, "content": "for " + names[i], "wait_seconds": 60})
+		r, err := s.lead.Answer(ctx, map[string]any{"turn_id": questions[i].TurnID, "content": "for " + names[i], "wait_seconds": longest})
 		if err != nil || r.Reply == nil || r.Reply.Content != "ok (answer: for "+names[i]+")" {
 			t.Fatalf("%s replied %+v (%v)", names[i], r, err)
 		}
@@ -272,7 +268,7 @@ func aQuestionToAThird(t *testing.T, ctx context.Context, s *trio) {
 	defer end()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		r, err := s.lead.Send(ctx, map[string]any{"to": "curious@hostb", "content": "build it", "wait_seconds": 120})
+		r, err := s.lead.Send(ctx, map[string]any{"to": "curious@hostb", "content": "build it", "wait_seconds": longest})
 		if err != nil || r.State != "replied" || r.Reply.Content != "built" {
 			t.Errorf("the task came to %+v, %v", r, err)
 		}
@@ -328,7 +324,7 @@ func anyOverHosts(t *testing.T, ctx context.Context, s *trio) {
 			}
 			return err
 		})
-		r, err := s.lead.Send(ctx, map[string]any{"to": "any:pool", "content": "a job", "wait_seconds": 60})
+		r, err := s.lead.Send(ctx, map[string]any{"to": "any:pool", "content": "a job", "wait_seconds": longest})
 		if free := addresses[1-busy]; err != nil || r.State != "replied" || r.To != free {
 			t.Errorf("with %s busy it came to %+v, %v, want %s", addresses[busy], r, err, free)
 		}
@@ -358,7 +354,7 @@ func aBroadcastInParts(t *testing.T, ctx context.Context, s *trio) {
 		}
 		return err
 	})
-	args := map[string]any{"group": "crew", "content": "all hands", "wait_seconds": 60, "idempotency_key": "crew", "expires_in_seconds": 3600}
+	args := map[string]any{"group": "crew", "content": "all hands", "wait_seconds": longest, "idempotency_key": "crew", "expires_in_seconds": 3600}
 	r, err := s.lead.Broadcast(ctx, args)
 	if err != nil {
 		t.Fatal(err)
@@ -394,7 +390,7 @@ func aBroadcastInParts(t *testing.T, ctx context.Context, s *trio) {
 			t.Errorf("%s was given %q (%v), want it once", w.Name, prompts, err)
 		}
 	}
-	if p, err := s.boss.Poll(ctx, map[string]any{"wait_seconds": 20}); err != nil || len(p.Messages) != 1 {
+	if p, err := s.boss.Poll(ctx, map[string]any{"wait_seconds": longest}); err != nil || len(p.Messages) != 1 {
 		t.Errorf("the orchestrator got %+v, %v", p, err)
 	}
 }
@@ -494,7 +490,7 @@ func agentsInACircle(t *testing.T, ctx context.Context, s *trio) (stopped func(*
 				for _, e := range events {
 					switch {
 					case e.Event != "call":
-					case e.Error == "":
+					case e.Error == "" || strings.Contains(e.Error, string(fault.Unconfirmed)): // it may be slow
 						sent++
 					case strings.Contains(e.Error, string(fault.Loop)):
 						stopped++
@@ -594,13 +590,13 @@ func aTraceOfThree(t *testing.T, ctx context.Context, s *trio) {
 		s.worker(t, ctx, i+1, name, "scouts", "--reply-with", "seen", "--work", "10ms")
 	}
 	inGroup(t, ctx, s.lead, "scouts", "scout-b@hostb", "scout-c@hostc")
-	sent, err := s.lead.Broadcast(ctx, map[string]any{"group": "scouts", "content": "plum cake", "wait_seconds": 60})
+	sent, err := s.lead.Broadcast(ctx, map[string]any{"group": "scouts", "content": "plum cake", "wait_seconds": longest})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantStates(t, sent, map[string]string{"scout-b@hostb": "injected", "scout-c@hostc": "injected"})
 	for got := 0; got < 2; {
-		p, err := s.lead.Poll(ctx, map[string]any{"wait_seconds": 20})
+		p, err := s.lead.Poll(ctx, map[string]any{"wait_seconds": longest})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -658,25 +654,28 @@ func aTraceOfThree(t *testing.T, ctx context.Context, s *trio) {
 	if got := answered(r); got != "hostb true, hostc true" {
 		t.Errorf("it says %s", got)
 	}
-	out, err := s.hosts[0].Command(ctx, "trace", sent.TraceID, "--fleet", "--json").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var said mcp.TraceResult
-	if err := json.Unmarshal(out, &said); err != nil {
-		t.Fatal(err)
-	}
-	if err := lacks(said, "hostb", "hostc"); err != nil || strings.Contains(string(out), "plum") {
-		t.Errorf("%v in %s", err, out)
-	}
+	eventually(t, ctx, func() error { // who is slow to answer is left out
+		out, err := s.hosts[0].Command(ctx, "trace", sent.TraceID, "--fleet", "--json").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var said mcp.TraceResult
+		if err := json.Unmarshal(out, &said); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(out), "plum") {
+			t.Errorf("it shows content: %s", out)
+		}
+		return lacks(said, "hostb", "hostc")
+	})
 
 	if err := s.hosts[2].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	r = trace()
-	if err := lacks(r, "hosta", "hostb"); err != nil {
-		t.Error(err)
-	}
+	eventually(t, ctx, func() error {
+		r = trace()
+		return lacks(r, "hosta", "hostb")
+	})
 	if got := answered(r); got != "hostb true, hostc false" || !strings.Contains(r.Note, "hostc (") {
 		t.Errorf("hostc is gone, and it says %s, %q", got, r.Note)
 	}

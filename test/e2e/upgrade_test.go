@@ -284,7 +284,7 @@ func TestUpgradeFromTheOldDaemon(t *testing.T) {
 // texts polls until n messages came and returns what they say.
 func texts(t *testing.T, ctx context.Context, m *fleet.Main, args map[string]any, from string, n int) (all []string) {
 	t.Helper()
-	args["wait_seconds"] = 20
+	args["wait_seconds"] = longest
 	for len(all) < n {
 		r, err := m.Poll(ctx, args)
 		if err != nil {

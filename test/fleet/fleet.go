@@ -32,6 +32,13 @@ type Fleet struct {
 	gids           []string
 }
 
+// Build builds the binaries, which New does otherwise: before the time of a test
+// begins to run.
+func Build(ctx context.Context, tags ...string) error {
+	_, _, err := binaries(ctx, strings.Join(tags, ","))
+	return err
+}
+
 // New builds the binaries once per process, with the build tags given; dir must
 // exist. Unix socket paths end at 107 bytes, so dir should be short.
 func New(ctx context.Context, dir, broker, prefix string, tags ...string) (*Fleet, error) {

@@ -79,6 +79,16 @@ func (h *Host) Environ() []string {
 	return append(env, h.env...)
 }
 
+// Peer is the host of that name in this one's fleet; nil where there is none.
+func (h *Host) Peer(name string) *Host {
+	for _, other := range h.fleet.hosts {
+		if other.Name == name {
+			return other
+		}
+	}
+	return nil
+}
+
 // Command is bridged on the command line of this host's user.
 func (h *Host) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, h.binary, args...)

@@ -19,8 +19,8 @@ type Main struct {
 	GID   string
 	Token string
 	URL   string
+	Host  *Host // nil for a client that nobody registered
 
-	fleet  *Fleet
 	client *client.Client
 }
 
@@ -39,7 +39,7 @@ func (h *Host) addClient(ctx context.Context, name, kind string) (*Main, error) 
 	if err != nil {
 		return nil, err
 	}
-	m := &Main{Name: name, GID: r.GID, Token: r.Token, URL: r.URL, fleet: h.fleet}
+	m := &Main{Name: name, GID: r.GID, Token: r.Token, URL: r.URL, Host: h}
 	return m, m.Connect(ctx)
 }
 
@@ -149,7 +149,7 @@ func (m *Main) Roster(ctx context.Context) (r mcp.RosterResult, err error) {
 // Spawn calls bridge_spawn.
 func (m *Main) Spawn(ctx context.Context, args map[string]any) (r mcp.SpawnResult, err error) {
 	if err = m.Call(ctx, "bridge_spawn", args, &r); err == nil {
-		m.fleet.Remember(r.GID)
+		m.Host.fleet.Remember(r.GID)
 	}
 	return r, err
 }

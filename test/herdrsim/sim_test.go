@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait of these tests.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // start serves with shortened times and a plain shell.
 func start(t *testing.T, adjust ...func(*herdrsim.Options)) *herdrsim.Server {

@@ -33,7 +33,7 @@ type Suite struct{ m interface{ Run() int } }
 //
 //	func TestMain(m *testing.M) { goleak.VerifyTestMain(rabbit.Shared(m)) }
 //
-// The node starts with the first call of URI.
+// The node starts with Boot or the first call of URI.
 func Shared(m interface{ Run() int }) *Suite { return &Suite{m: m} }
 
 // Run runs the tests.
@@ -79,8 +79,23 @@ func leftovers(n *Node) (string, error) {
 // URI is the address of the broker that all tests of this binary share.
 func URI(t testing.TB) string {
 	t.Helper()
+	uri, err := sharedURI()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uri
+}
+
+// Boot starts the broker that all tests of this binary share, which the first
+// call of URI does otherwise: before the time of a test begins to run.
+func Boot() error {
+	_, err := sharedURI()
+	return err
+}
+
+func sharedURI() (string, error) {
 	if uri := os.Getenv(EnvBroker); uri != "" {
-		return uri
+		return uri, nil
 	}
 	shared.Lock()
 	defer shared.Unlock()
@@ -89,9 +104,9 @@ func URI(t testing.TB) string {
 		shared.node, shared.err = Start(context.Background())
 	}
 	if shared.err != nil {
-		t.Fatal(shared.err)
+		return "", shared.err
 	}
-	return shared.node.URI
+	return shared.node.URI, nil
 }
 
 // Private starts a node for this test alone and stops it at its end.
