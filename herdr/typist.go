@@ -160,8 +160,8 @@ func (t *typist) onlyOurs(rows []string) bool {
 	return true
 }
 
-// who is step 7c: the same terminal, the same kind, not blocked. A read that
-// fails otherwise is tried again until ctx ends.
+// who is step 7c: the same terminal, the same kind. A read that fails otherwise
+// is tried again until ctx ends.
 func (t *typist) who(ctx context.Context) (AgentInfo, *Outcome) {
 	for {
 		a, err := t.in.Client.AgentGet(ctx, t.pane.ID)
@@ -169,9 +169,6 @@ func (t *typist) who(ctx context.Context) (AgentInfo, *Outcome) {
 			return a, out
 		}
 		if err == nil {
-			if a.AgentStatus == StatusBlocked {
-				return a, doubt(Blocked, "the agent in pane %s opened a dialog after the paste; answer it and see whether the message is in the composer", t.pane.ID)
-			}
 			return a, nil
 		}
 		if pause(ctx, t.in.Timing.VerifyPoll) != nil {
@@ -235,8 +232,9 @@ var errNotThere = errors.New("the text is not in the composer")
 // ready makes sure, right before Enter, that Enter submits our text and does
 // nothing else: the same occupant, no dialog, the text in the composer. Where
 // Enter would break off a running answer it waits for the end of that. One look
-// that speaks against Enter may have met a screen that was half drawn, so two in
-// a row decide; after it, two in a row must speak for Enter, too.
+// that speaks against Enter may have met a screen that was half drawn, as may
+// herdr's own that calls the agent blocked, so two in a row decide; after it, two
+// in a row must speak for Enter, too.
 func (t *typist) ready(ctx context.Context) *Outcome {
 	against := false // the look before spoke against Enter
 	for {
@@ -252,11 +250,12 @@ func (t *typist) ready(ctx context.Context) *Outcome {
 		}
 		s, pl, err := t.read(ctx)
 		if err == nil {
-			if s.known && s.reason != Blocked && !pl.inComposer && pl.elsewhere { // somebody else pressed it
+			blocked := s.reason == Blocked || a.AgentStatus == StatusBlocked
+			if s.known && !blocked && !pl.inComposer && pl.elsewhere { // somebody else pressed it
 				t.base = a
 				return t.verify(ctx, t.in.Timing.Verify, last)
 			}
-			out := t.refuses(s, pl)
+			out := t.refuses(a, s, pl)
 			if against == (out != nil) {
 				t.base = a
 				return out
@@ -270,8 +269,10 @@ func (t *typist) ready(ctx context.Context) *Outcome {
 }
 
 // refuses says what a look has against Enter; nil: nothing.
-func (t *typist) refuses(s sight, pl place) *Outcome {
+func (t *typist) refuses(a AgentInfo, s sight, pl place) *Outcome {
 	switch {
+	case a.AgentStatus == StatusBlocked:
+		return doubt(Blocked, "the agent in pane %s opened a dialog after the paste; answer it and see whether the message is in the composer", t.pane.ID)
 	case s.reason == Blocked:
 		return doubt(Blocked, "a dialog opened in pane %s before Enter; answer it and see whether the message is in the composer", t.pane.ID)
 	case pl.inComposer, t.kind.Composer == nil && pl.elsewhere:
@@ -282,10 +283,12 @@ func (t *typist) refuses(s sight, pl place) *Outcome {
 }
 
 // verify is step 8: it looks for window whether the text was submitted. nil
-// means that Enter was swallowed and may be pressed again.
+// means that Enter was swallowed and may be pressed again. Whether a dialog is
+// open then, two looks in a row decide.
 func (t *typist) verify(ctx context.Context, window time.Duration, more turn) *Outcome {
 	var v finding
-	for end := t.in.now().Add(window); ; {
+	dialog := false // the look before showed one
+	for end := t.in.now().Add(window); ; dialog = v.blocked() {
 		if err := pause(ctx, t.in.Timing.VerifyPoll); err != nil {
 			return t.timeUp()
 		}
@@ -293,7 +296,7 @@ func (t *typist) verify(ctx context.Context, window time.Duration, more turn) *O
 		if v, out = t.check(ctx, v.moved); out != nil {
 			return out
 		}
-		if !t.in.now().Before(end) {
+		if !t.in.now().Before(end) && v.blocked() == dialog {
 			break
 		}
 	}
@@ -301,7 +304,7 @@ func (t *typist) verify(ctx context.Context, window time.Duration, more turn) *O
 	case v.err != nil:
 		return &Outcome{Result: InDoubt, Reason: inDoubt, Err: fault.Wrap(v.err, fault.InDoubt,
 			"herdr does not show what became of the text in pane %s; look at the pane", t.pane.ID)}
-	case v.sight.reason == Blocked || v.agent.AgentStatus == StatusBlocked:
+	case v.blocked():
 		return doubt(Blocked, "a dialog is open in pane %s; it is not known whether the message was taken", t.pane.ID)
 	case !v.place.inComposer:
 		return doubt(inDoubt, "the text left the composer of pane %s, but nothing shows that it was taken; look at the pane", t.pane.ID)
@@ -320,6 +323,11 @@ type finding struct {
 	place place
 	moved bool  // the state moved since Enter, now or in an earlier check
 	err   error // why agent or screen could not be seen
+}
+
+// blocked reports whether a dialog was seen.
+func (v finding) blocked() bool {
+	return v.sight.reason == Blocked || v.agent.AgentStatus == StatusBlocked
 }
 
 // check looks once, at agent and screen together. The status alone could have been moved by something else,
@@ -345,18 +353,17 @@ func (t *typist) check(ctx context.Context, moved bool) (finding, *Outcome) {
 		return finding{err: fmt.Errorf("screen: %w", unread), moved: moved}, nil
 	}
 	v := finding{agent: a, sight: s, place: pl, moved: moved || t.moved(a)}
-	blocked := s.reason == Blocked || a.AgentStatus == StatusBlocked
 	switch {
 	case pl.inComposer:
 	case t.kind.Composer == nil:
-		if v.moved && !blocked {
+		if v.moved && !v.blocked() {
 			return v, injected()
 		}
 	case t.kind.Lost != nil && anyMatch(tail(s.rows, 2*nearRows), t.kind.Lost):
 		return v, doubt(Blocked, "the agent in pane %s is not logged in and threw the message away; log in there", t.pane.ID)
 	case pl.elsewhere && (v.moved || s.known):
 		return v, injected()
-	case v.moved && !blocked:
+	case v.moved && !v.blocked():
 		return v, injected()
 	}
 	return v, nil

@@ -123,6 +123,50 @@ func TestHalfDrawnScreenAtTheLastLook(t *testing.T) {
 	}
 }
 
+// Fault: the last look after a swallowed Enter meets a screen that is half drawn,
+// and the brief is in doubt instead of sent by another Enter.
+func TestHalfDrawnScreenAtTheLastLookAfterEnter(t *testing.T) {
+	looks := int(DefaultTiming().Verify / DefaultTiming().VerifyPoll)
+	for at := looks - 1; at <= looks+2; at++ {
+		f, n := newFake(), 0
+		f.onEnter = func(f *fake) {
+			if f.enters > 1 {
+				f.submit()
+			}
+		}
+		f.onCall = func(f *fake, method string, _ int) {
+			if method != "pane.read" || f.enters != 1 {
+				return
+			}
+			f.screen = nil
+			if n++; n == at {
+				f.screen = func(*fake) string { return permission }
+			}
+		}
+		want(t, inject(t, f, pinned, brief("x"), Hooks{}), Injected, "")
+		f.assertWrites(t, 1, 2)
+	}
+}
+
+// Fault: herdr calls an agent blocked for a moment, by a screen that it saw half
+// drawn, and the brief that stands in the composer is in doubt.
+func TestBlockedForOneLookIsLookedAtAgain(t *testing.T) {
+	for at := 1; at <= 3; at++ {
+		f, n := newFake(), 0
+		f.onCall = func(f *fake, method string, _ int) {
+			if method != "agent.get" || len(f.inputs) == 0 || f.enters > 0 {
+				return
+			}
+			f.status = "idle"
+			if n++; n == at {
+				f.status = "blocked"
+			}
+		}
+		want(t, inject(t, f, pinned, brief("x"), Hooks{}), Injected, "")
+		f.assertWrites(t, 1, 1)
+	}
+}
+
 // Fault: a dialog that one look does not see, between others that do, gets an
 // Enter.
 func TestDialogThatFlickersGetsNoEnter(t *testing.T) {
