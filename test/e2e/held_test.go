@@ -255,10 +255,13 @@ func TestHeldMailEndsWithItsLife(t *testing.T) {
 	if m := next(t, ctx, sender); m.Kind != "FAILED" || m.Reason != "EXPIRED" || m.InReplyTo != sent.MsgID {
 		t.Errorf("the sender was told %+v", m)
 	}
-	trace, err := b.API("").Trace(ctx, mcp.TraceArgs{TraceID: sent.TraceID})
-	if err != nil || !slices.ContainsFunc(trace.Hops, func(h mcp.Hop) bool { return h.Step == "reported" && h.Kind == "FAILED" }) {
-		t.Errorf("not by the reader's gateway: %+v, %v", trace.Hops, err)
-	}
+	eventually(t, ctx, func() error {
+		trace, err := b.API("").Trace(ctx, mcp.TraceArgs{TraceID: sent.TraceID})
+		if err == nil && !slices.ContainsFunc(trace.Hops, func(h mcp.Hop) bool { return h.Step == "reported" && h.Kind == "FAILED" }) {
+			err = fmt.Errorf("not by the reader's gateway: %+v", trace.Hops)
+		}
+		return err
+	})
 	eventually(t, ctx, func() error {
 		dead, err := a.API("").ListDeadLetters(ctx, mcp.ListDeadLettersArgs{})
 		if err == nil && (len(dead.Letters) != 1 || dead.Letters[0].MsgID != sent.MsgID || dead.Letters[0].Reason != "rejected") {
