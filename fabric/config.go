@@ -213,6 +213,13 @@ func (f *Fabric) Brand() string {
 	return brand(s.con.Connection)
 }
 
+// Check returns what of cfg's URI and TLS files would keep New from making a
+// Fabric; nothing is dialled.
+func Check(cfg Config) error {
+	_, err := newDialer(cfg)
+	return err
+}
+
 // Visit connects to the broker as a gateway with cfg does, changes nothing, and
 // hangs up. It returns the broker's Brand. Errors never hold the password.
 func Visit(ctx context.Context, cfg Config) (string, error) {

@@ -82,11 +82,11 @@ func tlsConfig(t TLS, host string) (*tls.Config, error) {
 	if t.CA != "" {
 		pem, err := os.ReadFile(t.CA)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.BadRequest, "broker.tls.ca cannot be read")
+			return nil, fault.Wrap(err, fault.BadRequest, "broker.tls.ca cannot be read; correct its name or its rights")
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fault.New(fault.BadRequest, "broker.tls.ca %s holds no PEM certificate", t.CA)
+			return nil, fault.New(fault.BadRequest, "broker.tls.ca %s holds no PEM certificate; name the file that the broker's CA certificate is in", t.CA)
 		}
 	}
 	if (t.Cert == "") != (t.Key == "") {
@@ -98,7 +98,7 @@ func tlsConfig(t TLS, host string) (*tls.Config, error) {
 		}
 		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
 		if err != nil {
-			return nil, fault.Wrap(err, fault.BadRequest, "broker.tls.cert and broker.tls.key cannot be loaded")
+			return nil, fault.Wrap(err, fault.BadRequest, "broker.tls.cert and broker.tls.key cannot be loaded; correct their names or their rights")
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}

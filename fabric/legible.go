@@ -3,6 +3,7 @@ package fabric
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"slices"
@@ -47,13 +48,22 @@ const (
 	frameEnd      = 1
 	typeHeader    = 2
 	maxHeaderSize = 1 << 20 // of a content header; frame_max is far below
+
+	// tlsAlert is the type of the TLS record with which a port that expects TLS
+	// answers plain AMQP; no frame has it.
+	tlsAlert = 21
 )
+
+var errTLSPort = errors.New("its port speaks TLS, which amqps:// is for")
 
 // next looks at the next frame.
 func (l *legible) next() error {
 	head, err := l.in.Peek(frameHead)
 	if err != nil {
 		return err
+	}
+	if head[0] == tlsAlert {
+		return errTLSPort
 	}
 	size := int64(binary.BigEndian.Uint32(head[3:]))
 	if head[0] != typeHeader || size > maxHeaderSize {

@@ -73,8 +73,9 @@ func (a *authority) write(file, kind string, der []byte) {
 func (a *authority) path(file string) string { return filepath.Join(a.dir, file) }
 
 // Fails if amqps does not connect with the configured CA and certificate, if it
-// connects to a broker whose name or authority is another, or if a broker that
-// wants certificates takes a gateway that has none, or one of another authority.
+// connects to a broker whose name or authority is another, if a broker that
+// wants certificates takes a gateway that has none, or one of another authority,
+// or if nothing says that a port is the one with TLS, or the one without.
 func TestTLSConnectsOnlyToTheRightBroker(t *testing.T) {
 	t.Attr("threat", "B7")
 	ours, others := newAuthority(t, "ours"), newAuthority(t, "others")
@@ -109,6 +110,15 @@ func TestTLSConnectsOnlyToTheRightBroker(t *testing.T) {
 		})
 		if g.State().Phase == Connected {
 			t.Errorf("%s is connected", host)
+		}
+	}
+	// amqp:// written for amqps://, or the port of the one for that of the other.
+	for uri, want := range map[string]string{
+		"amqp://guest:guest@" + node.TLSAddr + "/":          "its port speaks TLS",
+		strings.Replace(node.URI, "amqp://", "amqps://", 1): "first record does not look like a TLS handshake",
+	} {
+		if _, err := Visit(t.Context(), Config{Host: "hosta", URI: uri}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s came to %v, want %q", uri, err, want)
 		}
 	}
 }

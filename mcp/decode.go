@@ -2,11 +2,14 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/agnivade/levenshtein"
 
 	"fleetd/fault"
 )
@@ -160,34 +163,11 @@ func jsonWords(val json.RawMessage) string {
 	return "the number " + string(val[:min(len(val), 20)])
 }
 
-// nearest is the known name with the least edit distance to name.
+// nearest is the known name with the least edit distance to name, of which only
+// the first 64 bytes count.
 func nearest(name string, known []string) string {
-	best, dist := "", 0
-	for _, k := range known {
-		if d := editDistance(name, k); best == "" || d < dist {
-			best, dist = k, d
-		}
-	}
-	return best
-}
-
-// editDistance is Levenshtein's; of a long a, only the first 64 bytes count.
-func editDistance(a, b string) int {
-	a = strings.ToLower(a[:min(len(a), 64)])
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
+	name = strings.ToLower(name[:min(len(name), 64)])
+	return slices.MinFunc(known, func(a, b string) int {
+		return cmp.Compare(levenshtein.ComputeDistance(name, a), levenshtein.ComputeDistance(name, b))
+	})
 }

@@ -17,6 +17,7 @@ type Diagnosis struct {
 	Version  string   `json:"version"`
 	Host     string   `json:"host"`             // the host id that it serves
 	Config   string   `json:"config,omitempty"` // the file that it read
+	Key      string   `json:"key,omitempty"`    // the fingerprint of the key that it signs with
 	URL      string   `json:"url"`              // the MCP endpoint
 	Store    string   `json:"store,omitempty"`  // why it takes no writes
 	NotReady []string `json:"not_ready"`        // as /readyz says it

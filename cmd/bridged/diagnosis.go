@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
+	"fleetd/fabric/keys"
 	"fleetd/fabric/roster"
 	"fleetd/fault"
 	"fleetd/mcp"
@@ -35,7 +36,7 @@ const (
 func (d diagnosis) Diagnose(ctx context.Context) (mcp.Diagnosis, error) {
 	g := d.g
 	out := mcp.Diagnosis{
-		Version: d.version, Host: g.cfg.Host, Config: g.cfg.File, URL: g.talk.URL,
+		Version: d.version, Host: g.cfg.Host, Config: g.cfg.File, Key: keys.Fingerprint(g.public), URL: g.talk.URL,
 		NotReady: []string{}, Peers: []mcp.Peer{}, Strangers: []mcp.Stranger{}, OldQueues: []mcp.OldQueue{}, Notes: []string{},
 	}
 	if err := g.store.Healthy(); err != nil {

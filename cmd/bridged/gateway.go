@@ -39,6 +39,7 @@ type gateway struct {
 	cfg     config.Config
 	log     hclog.Logger
 	boot    uint64
+	public  ed25519.PublicKey // of the key that it signs with
 	store   *store.Store
 	trust   *keys.Trust
 	roster  *roster.Roster
@@ -79,11 +80,11 @@ func assemble(ctx context.Context, version string, cfg config.Config, st *store.
 	if created {
 		log.Info("made the key of this gateway; show it with `bridged keys show`, and have other hosts trust it", "file", cfg.KeyPath())
 	}
-	public := publicKey(key)
+	g.public = publicKey(key)
 	if err := keys.CheckDir(cfg.TrustDir); err != nil {
 		return nil, err
 	}
-	if g.trust, err = keys.OpenTrust(cfg.TrustDir, cfg.Host, public); err != nil {
+	if g.trust, err = keys.OpenTrust(cfg.TrustDir, cfg.Host, g.public); err != nil {
 		return nil, err
 	}
 	for _, p := range g.trust.Problems() {

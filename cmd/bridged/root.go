@@ -7,11 +7,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
@@ -175,8 +178,11 @@ func knownCommand(cmd *cobra.Command, args []string) error {
 	}
 	cmd.SuggestionsMinimumDistance = 2
 	hint := fmt.Sprintf("see '%s --help'", cmd.CommandPath())
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = fmt.Sprintf("did you mean '%s %s'?", cmd.CommandPath(), near[0])
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 { // in the order of their names
+		nearest := slices.MinFunc(near, func(x, y string) int {
+			return cmp.Compare(levenshtein.ComputeDistance(args[0], x), levenshtein.ComputeDistance(args[0], y))
+		})
+		hint = fmt.Sprintf("did you mean '%s %s'?", cmd.CommandPath(), nearest)
 	}
 	return usagef("there is no command %q; %s", cmd.CommandPath()+" "+args[0], hint)
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/agnivade/levenshtein"
 )
 
 // nearest returns the addresses of at most three targets that address may have
@@ -18,9 +20,12 @@ func nearest(address string, targets []Target) []string {
 	limit := max(2, len(name)/3)
 	var guesses []guess
 	for _, t := range targets {
-		g := guess{address: t.Address(), name: distance(name, t.Name, limit)}
+		if max(len(name)-len(t.Name), len(t.Name)-len(name)) > limit {
+			continue // an address may be of any length; no need to look
+		}
+		g := guess{address: t.Address(), name: levenshtein.ComputeDistance(name, t.Name)}
 		if qualified {
-			g.host = distance(host, t.Host, len(host)+len(t.Host))
+			g.host = levenshtein.ComputeDistance(host, t.Host)
 		}
 		if g.name <= limit {
 			guesses = append(guesses, g)
@@ -34,29 +39,4 @@ func nearest(address string, targets []Target) []string {
 		names = append(names, g.address)
 	}
 	return names
-}
-
-// distance is the Levenshtein distance between a and b in bytes, or limit+1 if
-// their lengths alone put it over limit.
-func distance(a, b string, limit int) int {
-	if max(len(a)-len(b), len(b)-len(a)) > limit {
-		return limit + 1
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -1,17 +1,17 @@
 package config
 
-import "strings"
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+)
 
 // nearest returns the one of known that takes the fewest edits to reach from
 // s; the first of equals.
 func nearest(s string, known []string) string {
-	best, least := "", -1
-	for _, k := range known {
-		if d := apart(s, k); least < 0 || d < least {
-			best, least = k, d
-		}
-	}
-	return best
+	return slices.MinFunc(known, func(a, b string) int { return cmp.Compare(apart(s, a), apart(s, b)) })
 }
 
 // apart is the distance of two names; one that is a word of the other
@@ -22,28 +22,7 @@ func apart(a, b string) int {
 			return 1
 		}
 	}
-	return distance(a, b)
-}
-
-// distance is the Levenshtein distance in bytes.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := diagonal
-			if a[i-1] != b[j-1] {
-				cost++
-			}
-			diagonal = row[j]
-			row[j] = min(row[j]+1, row[j-1]+1, cost)
-		}
-	}
-	return row[len(b)]
+	return levenshtein.ComputeDistance(a, b)
 }
 
 // nearestKey finds the known key for an unknown one. Its siblings come first;

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"fleetd/fabric/keys"
 	"fleetd/fault"
 	"fleetd/mcp"
 	"fleetd/mcp/api"
@@ -62,7 +64,13 @@ func (p Patient) same(r *report, d mcp.Diagnosis) {
 		r.add(Warn, "daemon", fmt.Sprintf("the daemon is of version %s, this program of %s", d.Version, p.Version), "restart the daemon")
 	}
 	if d.Host != p.Config.Host {
-		r.add(Warn, "daemon", fmt.Sprintf("the daemon serves host %s, to which its data_dir belongs, and the configuration comes to %s", d.Host, p.Config.Host), "set host: "+d.Host)
+		r.add(Warn, "daemon", fmt.Sprintf("the daemon serves host %s, to which its data_dir belongs, and the configuration comes to %s", d.Host, p.Config.Host), "set host: "+d.Host+"; until then `bridged keys show` names a host of which the others hear nothing")
+	}
+	if key, err := keys.Load(p.Config.KeyPath()); err == nil && d.Key != "" { // what else may be wrong with the file was said
+		if file := keys.Fingerprint(key.Public().(ed25519.PublicKey)); file != d.Key {
+			r.add(Warn, "daemon", fmt.Sprintf("the daemon signs with the key %s, and %s holds %s (after `bridged keys rotate --apply`)", d.Key, p.Config.KeyPath(), file),
+				"once the other hosts trust the new one beside the old one, restart the daemon")
+		}
 	}
 	if d.Config != p.Config.File {
 		file := func(name string) string {

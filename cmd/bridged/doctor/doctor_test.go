@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +14,7 @@ import (
 
 	"fleetd/cmd/bridged/config"
 	"fleetd/fabric"
+	"fleetd/fabric/keys"
 	"fleetd/fault"
 	"fleetd/mcp"
 	"fleetd/mcp/api"
@@ -43,8 +46,12 @@ func well(t *testing.T) (Patient, *fake) {
 	}))
 	t.Cleanup(srv.Close)
 	dir := t.TempDir()
+	key, _, err := keys.LoadOrCreate(filepath.Join(dir, "data", "gateway.key"), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
 	d := &fake{Diagnosis: mcp.Diagnosis{
-		Version: "1.2.3", Host: "hosta", URL: srv.URL, Broker: string(fabric.Connected), Brand: "RabbitMQ 4.0.1",
+		Version: "1.2.3", Host: "hosta", Key: keys.Fingerprint(key.Public().(ed25519.PublicKey)), URL: srv.URL, Broker: string(fabric.Connected), Brand: "RabbitMQ 4.0.1",
 		Peers: []mcp.Peer{{Host: "hostb", State: "online", Asked: true, Answered: true}},
 	}}
 	d.roster.Entities = []mcp.RosterEntity{{Name: "main", Host: "hosta", Kind: "main", Status: "online"}}
@@ -116,8 +123,12 @@ func TestEachTroubleHasItsLine(t *testing.T) {
 		"blocked":      {link("blocked", "the broker blocks publishers: low on disk"), Finding{"broker", Fail, "low on disk", "free memory or disk"}},
 		"certificate": {link("connecting", "connect to amqps://b:5671: tls: failed to verify certificate: x509: certificate signed by unknown authority"),
 			Finding{"broker", Fail, "unknown authority", "broker.tls.ca"}},
-		"no such host":     {link("connecting", "connect to amqps://b:5671: dial tcp: lookup b: no such host"), Finding{"broker", Fail, "lookup b", "correct the host"}},
-		"plain to TLS":     {link("connecting", `connect to amqp://b:5671: Exception (501) Reason: "EOF"`), Finding{"broker", Fail, "EOF", "takes amqps only"}},
+		"no such host": {link("connecting", "connect to amqps://b:5671: dial tcp: lookup b: no such host"), Finding{"broker", Fail, "lookup b", "correct the host"}},
+		"plain to TLS": {link("connecting", `connect to amqp://b:5671: Exception (501) Reason: "EOF"`), Finding{"broker", Fail, "EOF", "takes amqps only"}},
+		"plain to TLS, said": {link("connecting", `connect to amqp://b:5671: Exception (501) Reason: "Exception (501) Reason: \"its port speaks TLS, which amqps:// is for\""`),
+			Finding{"broker", Fail, "speaks TLS", "amqps:// for this port"}},
+		"TLS to plain": {link("connecting", "connect to amqps://b:5672: tls: first record does not look like a TLS handshake"),
+			Finding{"broker", Fail, "first record", "this port is plain"}},
 		"silent":           {link("connecting", "connect to amqp://b:5672: dial tcp 10.0.0.1:5672: i/o timeout"), Finding{"broker", Fail, "i/o timeout", "drops its port"}},
 		"vhost":            {link("connecting", `Exception (403) Reason: "no access to this vhost"`), Finding{"broker", Fail, "vhost", "correct the vhost"}},
 		"something else":   {link("connecting", "the consuming connection was closed"), Finding{"broker", Fail, "was closed", "redials by itself"}},
@@ -127,8 +138,27 @@ func TestEachTroubleHasItsLine(t *testing.T) {
 		"stopped":          {peer(mcp.Peer{Host: "hostb", State: "offline"}), Finding{"trust", Warn, "hostb is trusted and was stopped", "start bridged there"}},
 		"no key": {func(_ *Patient, d *fake) { d.Strangers = []mcp.Stranger{{Host: "hostc"}} },
 			Finding{"trust", Warn, "from hostc is refused: no key", "bridged keys trust hostc.pub` here"}},
-		"a new key": {func(_ *Patient, d *fake) { d.Strangers = []mcp.Stranger{{Host: "hostb", Trusted: true}} },
+		"a new key": {func(_ *Patient, d *fake) {
+			d.Strangers, d.Peers[0].Answered = []mcp.Stranger{{Host: "hostb", Trusted: true}}, false
+		},
 			Finding{"trust", Fail, "its signature fits no key", "--beside hostb.pub` here"}},
+		"a namesake": {func(_ *Patient, d *fake) {
+			d.Strangers = []mcp.Stranger{{Host: "hostb", Trusted: true}}
+			d.Peers[0].Answered = true
+		},
+			Finding{"trust", Warn, "hostb is online, and each believes the other; what else comes as from it is refused", "another host"}},
+		"key put in place": {func(p *Patient, d *fake) { d.Key = "an earlier one" },
+			Finding{"daemon", Warn, "signs with the key an earlier one", "restart the daemon"}},
+		"no such CA": {func(p *Patient, _ *fake) { p.Broker.URI, p.Broker.TLS.CA = "amqps://u:p@broker/", "/nowhere/ca.pem" },
+			Finding{"broker", Warn, "could not be started again: broker.tls.ca cannot be read (open /nowhere/ca.pem", "correct its name"}},
+		"no such CA, stopped": {func(p *Patient, d *fake) {
+			p.Broker.URI, p.Broker.TLS.CA = "amqps://u:p@broker/", "/nowhere/ca.pem"
+			d.err = fault.Wrap(api.ErrNotRunning, fault.Internal, "bridged is not running on this host")
+		}, Finding{"broker", Fail, "broker.tls.ca cannot be read (open /nowhere/ca.pem", "correct its name"}},
+		"default main": {func(p *Patient, _ *fake) { p.Config.MCP.DefaultMain = "lead" },
+			Finding{"agents", Fail, "mcp.default_main is lead, and nobody", "bridged register lead --kind main"}},
+		"default main, registered": {func(p *Patient, _ *fake) { p.Config.MCP.DefaultMain = "main" },
+			Finding{"agents", OK, "1 registered here, 0 of them workers", ""}},
 		"not heard":      {peer(mcp.Peer{Host: "hostb", State: "never"}), Finding{"trust", Warn, "hostb is trusted and not heard", "bridged doctor"}},
 		"clock":          {peer(mcp.Peer{Host: "hostb", State: "online", Asked: true, Answered: true, ClockOffset: -6}), Finding{"clock", Warn, "hostb is -6 s off", "NTP"}},
 		"clock far off":  {peer(mcp.Peer{Host: "hostb", State: "online", Asked: true, Answered: true, ClockOffset: 31}), Finding{"clock", Fail, "hostb is +31 s off", "NTP"}},

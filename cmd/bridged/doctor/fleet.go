@@ -16,6 +16,10 @@ func (p Patient) visit(ctx context.Context, r *report) {
 		r.alone()
 		return
 	}
+	if err := fabric.Check(p.Broker); err != nil {
+		r.fault("broker", err)
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, portWait)
 	defer cancel()
 	brand, err := fabric.Visit(ctx, p.Broker)
@@ -45,6 +49,8 @@ var brokerCures = []struct{ sign, next string }{
 	{"too few rights", "give the login the rights of docs/broker.md"},
 	{"access to", "give the login the rights of docs/broker.md"},
 	{"x509", "see broker.tls.ca, and that the broker's certificate names the host of broker.uri (docs/broker.md)"},
+	{"speaks TLS", "correct broker.uri: amqps:// for this port"},
+	{"does not look like a TLS handshake", "correct broker.uri: this port is plain; write the one that names the TLS port (5671), or amqp:// to go without encryption"},
 	{"tls:", "see that broker.uri names the TLS port (5671) and broker.tls.cert what the broker wants (docs/broker.md)"},
 	{"no such host", "correct the host in broker.uri"},
 	{"refused", "start the broker, or correct host and port in broker.uri (amqps 5671, amqp 5672)"},
@@ -76,6 +82,13 @@ func (p Patient) link(r *report, d mcp.Diagnosis) {
 		r.add(OK, "broker", fmt.Sprintf("connected to %s", d.Brand), "")
 	default:
 		r.add(Fail, "broker", fmt.Sprintf("no link to the broker, %s: %s", d.Broker, d.Reason), cure(d.Reason))
+	}
+	if p.Broker.URI != "" {
+		if err := fabric.Check(p.Broker); err != nil { // the daemon has read the files that are gone
+			r.fault("broker", err)
+			last := &(*r)[len(*r)-1]
+			last.Level, last.What = Warn, "the daemon could not be started again: "+last.What
+		}
 	}
 	for _, why := range d.NotReady {
 		said := strings.HasPrefix(why, "broker ") || strings.HasPrefix(why, "herdr ") || d.Store != "" && strings.Contains(why, d.Store) ||
@@ -125,6 +138,9 @@ func (p Patient) peers(r *report, d mcp.Diagnosis) {
 func (p Patient) peer(r *report, d mcp.Diagnosis, peer mcp.Peer, strange bool) {
 	host := peer.Host
 	switch {
+	case strange && peer.Answered: // anybody with a login may use its name
+		r.add(Warn, "trust", fmt.Sprintf("%s is online, and each believes the other; what else comes as from it is refused: its signature fits no key of it that is trusted here", host),
+			"another gateway on this broker uses its name: give one of the two another host, or each fleet a vhost or broker.prefix of its own")
 	case strange:
 		r.add(Fail, "trust", fmt.Sprintf("what comes as from %s is refused: its signature fits no key of it that is trusted here", host),
 			fmt.Sprintf("if it has a new key: `bridged keys show > %s.pub` there, `bridged keys trust --beside %s.pub` here", host, host))
@@ -135,8 +151,8 @@ func (p Patient) peer(r *report, d mcp.Diagnosis, peer mcp.Peer, strange bool) {
 	case peer.Asked && peer.Unreached:
 		r.add(Warn, "trust", fmt.Sprintf("%s was heard lately and could not be asked just now", host), "run this again in some seconds")
 	case peer.Asked:
-		r.add(Fail, "trust", fmt.Sprintf("%s is online and does not answer this host: it does not trust its key, or is of an older version", host),
-			fmt.Sprintf("`bridged keys show > %s.pub` here, `bridged keys trust %s.pub` there; its log says unknown_signer or bad_signature", d.Host, d.Host))
+		r.add(Fail, "trust", fmt.Sprintf("%s is online and does not answer this host: it does not trust its key, or not under the name %s, or is of an older version", host, d.Host),
+			fmt.Sprintf("`bridged keys show > %s.pub` here, `bridged keys trust %s.pub` there, which says so if it knows the key under another name; its log says unknown_signer or bad_signature", d.Host, d.Host))
 	case peer.State == "offline":
 		r.add(Warn, "trust", fmt.Sprintf("%s is trusted and was stopped", host), "start bridged there")
 	default:

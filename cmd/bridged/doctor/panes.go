@@ -35,7 +35,11 @@ func (p Patient) entities(ctx context.Context, r *report, host string) (panes bo
 		return false
 	}
 	before, workers := len(*r), 0
+	name := p.Config.MCP.DefaultMain
 	for _, e := range all.Entities {
+		if e.Name == name {
+			name = ""
+		}
 		if e.Kind == inbox.Worker {
 			workers++
 			panes = panes || e.Pane != ""
@@ -55,6 +59,10 @@ func (p Patient) entities(ctx context.Context, r *report, host string) (panes bo
 			level = Fail
 		}
 		r.add(level, "agents", fmt.Sprintf("mail for %s would wait: %s", e.Name, what), strings.ReplaceAll(cures[why], "NAME", e.Name))
+	}
+	if name != "" {
+		r.add(Fail, "agents", fmt.Sprintf("mcp.default_main is %s, and nobody of that name is registered here: an MCP client without a token is refused", name),
+			fmt.Sprintf("bridged register %s --kind main", name))
 	}
 	switch {
 	case len(all.Entities) == 0:
