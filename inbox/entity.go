@@ -117,8 +117,13 @@ func checkRegistration(r Registration) error {
 	if err := envelope.CheckMember(r.Name, r.Groups); err != nil {
 		return err
 	}
-	if r.Kind != Worker && r.Kind != Main && r.Kind != Orchestrator {
-		return fault.New(fault.BadRequest, "%q is no kind: it is worker (an agent in a pane), main or orchestrator (an MCP client)", r.Kind)
+	return CheckKind(r.Kind)
+}
+
+// CheckKind refuses what is no kind of entity.
+func CheckKind(kind string) error {
+	if kind != Worker && kind != Main && kind != Orchestrator {
+		return fault.New(fault.BadRequest, "%.80q is no kind: it is worker (an agent in a pane), main or orchestrator (an MCP client)", kind)
 	}
 	return nil
 }

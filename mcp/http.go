@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"fleetd/fault"
@@ -127,7 +128,10 @@ func (s *Server) bind() error {
 		if s.unix != nil {
 			err = errors.Join(err, s.unix.Close())
 		}
-		return fault.Wrap(err, fault.Internal, "cannot listen on %s; another program, or the old daemon, may hold it. Stop that one or set another `listen`.", s.Listen)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fault.Wrap(err, fault.Conflict, "cannot listen on %s; another program, or the old daemon, holds it. Stop that one or set another `listen`.", s.Listen)
+		}
+		return fault.Wrap(err, fault.BadRequest, "cannot listen on %s; set another `listen`.", s.Listen)
 	}
 	s.tcp = tcp
 	return nil

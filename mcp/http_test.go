@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"fleetd/fault"
 )
 
 const (
@@ -209,10 +211,14 @@ func TestTakenPortIsAClearError(t *testing.T) {
 	s := &Server{Listen: l.Addr().String()}
 	withSocket(t)(s)
 	err = s.Bind()
-	if err == nil || !strings.Contains(err.Error(), "cannot listen on "+s.Listen) {
+	if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "cannot listen on "+s.Listen) {
 		t.Errorf("%v", err)
 	}
 	if _, err := os.Lstat(s.Socket); !os.IsNotExist(err) {
 		t.Errorf("the socket stayed: %v", err)
+	}
+	s = &Server{Listen: "192.0.2.1:8765"} // of the documentation's network: of no machine
+	if err := s.Bind(); !fault.Is(err, fault.BadRequest) || !strings.Contains(err.Error(), "set another `listen`") {
+		t.Errorf("an address of another machine: %v", err)
 	}
 }

@@ -14,6 +14,11 @@ import (
 // Roster shows the fleet as this host sees it.
 func (c *Conversation) Roster(ctx context.Context, a RosterArgs) (RosterResult, error) {
 	r := RosterResult{Self: c.Host, Hosts: []RosterHost{}, Entities: []RosterEntity{}}
+	if a.Kind != "" {
+		if err := inbox.CheckKind(a.Kind); err != nil { // an empty list would be taken for the truth
+			return r, err
+		}
+	}
 	r.Broker, r.Reason = c.Broker()
 	r.ViewAge = c.Fleet.Age().Seconds()
 	if who, ok := CallerFrom(ctx); ok {

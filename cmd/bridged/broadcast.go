@@ -49,10 +49,10 @@ those.`,
 func printSpread(w *printer, r mcp.BroadcastResult) {
 	trouble := ""
 	if r.Error != nil {
-		trouble = string(r.Error.Code) + ": " + r.Error.Message
+		trouble = string(r.Error.Code) + ": " + forShell(r.Error.Message)
 	}
 	w.record("summary", r.Summary, "group", r.Group, "msg", r.MsgID, "trace", r.TraceID, "expires", r.Expires,
-		"error", trouble, "held", count(r.Held), "note", r.Note)
+		"error", trouble, "held", count(r.Held), "note", forShell(r.Note))
 	w.line("")
 	rows := make([][]string, 0, len(r.Recipients))
 	for _, one := range r.Recipients {

@@ -36,7 +36,7 @@ again with --pane. Its mail waits meanwhile.`,
 		GroupID: groupHost,
 		Args:    cobra.ExactArgs(1),
 		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			if err := checkRegister(args); err != nil {
+			if err := checkKind(args.Kind); err != nil {
 				return err
 			}
 			c, cfg, err := a.dial(cmd)
@@ -48,7 +48,7 @@ again with --pane. Its mail waits meanwhile.`,
 			if err != nil {
 				return err
 			}
-			out := registered{r, snippets(r, a.stdioCommand(cfg))}
+			out := registered{r, snippets(r.URL, a.stdioCommand(cfg))}
 			err = a.emit(out, func(w *printer) { printRegistered(w, out) })
 			if r.Kind == "worker" && r.Pane == "" {
 				a.note("\n%s has no pane yet, so its mail waits; once its agent runs: bridged register %s --kind worker --pane PANE (inside the pane: $HERDR_PANE_ID)", r.Name, r.Name)
@@ -56,24 +56,27 @@ again with --pane. Its mail waits meanwhile.`,
 			return err
 		}),
 	}
-	cmd.Flags().StringVar(&args.Kind, "kind", "", "`KIND` of the entity: worker, main or orchestrator")
+	kindFlag(cmd, &args.Kind, "`KIND` of the entity: worker, main or orchestrator")
 	cmd.Flags().StringVar(&args.Pane, "pane", "", "the herdr `PANE` that it runs in, as wQ:p2: a worker gets its messages there, a main a line when mail waits")
 	cmd.Flags().BoolVar(&args.NewToken, "new-token", false, "replace the token of one that exists; the old one is worth nothing any more")
 	cmd.Flags().StringSliceVar(&args.Groups, "group", nil, "a `GROUP` that it belongs to; can be repeated")
-	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(toCompletions(kinds), cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag stands four lines above
-	}
 	return cmd
 }
 
-func toCompletions(in []string) []cobra.Completion { return slices.Clone(in) }
+// kindFlag adds --kind, with the kinds there are for shells to complete.
+func kindFlag(cmd *cobra.Command, to *string, usage string) {
+	cmd.Flags().StringVar(to, "kind", "", usage)
+	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(slices.Clone(kinds), cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag stands in the line above
+	}
+}
 
-func checkRegister(args mcp.RegisterArgs) error {
+func checkKind(kind string) error {
 	switch {
-	case args.Kind == "":
+	case kind == "":
 		return usagef("add --kind worker, --kind main or --kind orchestrator")
-	case !slices.Contains(kinds, args.Kind):
-		return usagef("--kind %q is not known; write %s", args.Kind, strings.Join(kinds, ", "))
+	case !slices.Contains(kinds, kind):
+		return usagef("--kind %q is not known; write %s", kind, strings.Join(kinds, ", "))
 	}
 	return nil
 }
@@ -138,7 +141,7 @@ and removed, its token is worth nothing any more. Its id never comes back.`,
 			if err != nil {
 				return err
 			}
-			return a.emit(r, func(w *printer) { w.record("state", r.State, "gid", r.GID, "note", r.Note) })
+			return a.emit(r, func(w *printer) { w.record("state", r.State, "gid", r.GID, "note", forShell(r.Note)) })
 		}),
 	}
 }

@@ -35,8 +35,7 @@ export BRIDGED_TOKEN=t0ken
       "url": "http://127.0.0.1:8765/mcp",
       "timeout": 300000,
       "headers": {
-        "Authorization": "Bearer ${BRIDGED_TOKEN}",
-        "X-Pane": "${HERDR_PANE_ID}"
+        "Authorization": "Bearer ${BRIDGED_TOKEN}"
       }
     }
   }
@@ -63,14 +62,13 @@ export BRIDGED_TOKEN=t0ken
 [mcp_servers.bridge]
 url = "http://127.0.0.1:8765/mcp"
 bearer_token_env_var = "BRIDGED_TOKEN"
-env_http_headers = { "X-Pane" = "HERDR_PANE_ID" }
 tool_timeout_sec = 300
 
 # Codex, ~/.codex/config.toml, or over stdio, which outlives restarts of the daemon (start it as: codex --no-daemon):
 [mcp_servers.bridge]
 command = "bridged"
 args = ["mcp"]
-env_vars = ["BRIDGED_TOKEN","HERDR_PANE_ID"]
+env_vars = ["BRIDGED_TOKEN"]
 tool_timeout_sec = 300
 
 # opencode, ~/.config/opencode/opencode.json, over HTTP:
@@ -80,8 +78,7 @@ tool_timeout_sec = 300
       "type": "remote",
       "url": "http://127.0.0.1:8765/mcp",
       "headers": {
-        "Authorization": "Bearer {env:BRIDGED_TOKEN}",
-        "X-Pane": "{env:HERDR_PANE_ID}"
+        "Authorization": "Bearer {env:BRIDGED_TOKEN}"
       },
       "enabled": true
     }
@@ -107,7 +104,8 @@ tool_timeout_sec = 300
 `
 
 // Fault: the lines to copy differ from those that were tried with the real
-// programs (agent facts §11), or the token is not shown.
+// programs (agent facts §11), the token is not shown, or a client is to send what
+// nobody reads, as its pane: the token says who it is.
 func TestRegisterPrintsWhatToCopy(t *testing.T) {
 	w := newWorld(t)
 	w.gw.reg = inPane

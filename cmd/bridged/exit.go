@@ -71,9 +71,10 @@ func (a *app) report(err error, args []string) int {
 	if _, ok := errors.AsType[usageError](err); ok {
 		code = exitUsage
 	}
-	f := fault.From(err)
+	f := *fault.From(err)
+	f.Sentence = forShell(f.Sentence)
 	if errors.Is(err, context.Canceled) && !errors.As(err, new(*fault.Error)) {
-		f = fault.New(fault.Internal, "interrupted; what was accepted before stays accepted")
+		f = *fault.New(fault.Internal, "interrupted; what was accepted before stays accepted")
 	}
 	if !a.json && !asksJSON(args) {
 		if _, err := fmt.Fprintln(a.Err, "bridged: "+visible(f.Error())); err != nil || a.nowhere(a.Err) {

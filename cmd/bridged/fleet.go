@@ -17,6 +17,11 @@ func (a *app) rosterCmd() *cobra.Command {
 		GroupID: groupFleet,
 		Args:    cobra.NoArgs,
 		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
+			if args.Kind != "" {
+				if err := checkKind(args.Kind); err != nil {
+					return err
+				}
+			}
 			c, _, err := a.dial(cmd)
 			if err != nil {
 				return err
@@ -30,7 +35,7 @@ func (a *app) rosterCmd() *cobra.Command {
 	}
 	a.asFlag(cmd)
 	cmd.Flags().StringVar(&args.Host, "host", "", "only this `HOST`")
-	cmd.Flags().StringVar(&args.Kind, "kind", "", "only this `KIND`: worker, main or orchestrator")
+	kindFlag(cmd, &args.Kind, "only this `KIND`: worker, main or orchestrator")
 	cmd.Flags().StringVar(&args.Group, "group", "", "only members of this `GROUP`")
 	cmd.Flags().StringVar(&args.Status, "status", "", "only with this `STATUS`: idle, working, blocked …")
 	return cmd
@@ -49,10 +54,10 @@ func (a *app) printRoster(w *printer, r mcp.RosterResult) {
 	if len(r.Hosts) > 0 {
 		rows := make([][]string, len(r.Hosts))
 		for i, h := range r.Hosts {
-			rows[i] = []string{h.Host, h.State, ago(h.AgeSeconds), fmt.Sprint(h.Entities), h.Note}
+			rows[i] = []string{h.Host, h.State, ago(h.AgeSeconds), fmt.Sprint(h.Entities), strings.Join(h.Profiles, ","), h.Note}
 		}
 		w.line("")
-		w.table([]string{"host", "state", "age", "entities", "note"}, rows)
+		w.table([]string{"host", "state", "age", "entities", "profiles", "note"}, rows)
 	}
 	if len(r.Entities) == 0 {
 		a.note("no agents or mains")

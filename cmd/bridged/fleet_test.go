@@ -13,7 +13,7 @@ var fleet = mcp.RosterResult{
 	Self: "hosta", Broker: "connecting", Reason: "no route", ViewAge: 17.4, Note: "2 entities are left out",
 	Hosts: []mcp.RosterHost{
 		{Host: "hosta", State: "online", AgeSeconds: 0, Entities: 1},
-		{Host: "hostb", State: "unknown", AgeSeconds: 17.4, Entities: 1, Note: "clock is 9 s off"},
+		{Host: "hostb", State: "unknown", AgeSeconds: 17.4, Entities: 1, Profiles: []string{"builder", "reviewer"}, Note: "clock is 9 s off"},
 	},
 	Entities: []mcp.RosterEntity{
 		{GID: "g1", Name: "rev", Host: "hosta", Kind: "worker", Groups: []string{"reviewers", "all-day"}, Pane: "wQ:p2", Status: "idle", Since: "10:00"},
@@ -27,7 +27,7 @@ func TestRoster(t *testing.T) {
 	w.gw.roster = fleet
 	w.want(result{
 		out: "host\thosta\nbroker\tconnecting (no route)\nview\t17s old\n\n" +
-			"host\tstate\tage\tentities\tnote\nhosta\tonline\t0s\t1\t\nhostb\tunknown\t17s\t1\tclock is 9 s off\n\n" +
+			"host\tstate\tage\tentities\tprofiles\tnote\nhosta\tonline\t0s\t1\t\t\nhostb\tunknown\t17s\t1\tbuilder,reviewer\tclock is 9 s off\n\n" +
 			"address\tkind\tstatus\tsince\tgroups\tpane\tgid\trefusing\n" +
 			"rev@hosta\tworker\tidle\t10:00\treviewers,all-day\twQ:p2\tg1\t\n" +
 			"main@hostb\tmain\tunknown\t\t\t\tg2\ta dialog is open\n",

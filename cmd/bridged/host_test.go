@@ -48,7 +48,8 @@ func TestTwoHostsTrustEachOther(t *testing.T) {
 }
 
 // Fault: a change of keys does not print what other hosts need, changes something
-// before it is applied, or leaves the list without the day of a key.
+// before it is applied, or leaves the list without the day of a key, or without
+// saying which of two is in use.
 func TestKeysRotate(t *testing.T) {
 	w := newWorld(t)
 	w.deps.Rand = rand.Reader
@@ -64,11 +65,15 @@ func TestKeysRotate(t *testing.T) {
 	if r := w.run("keys", "rotate"); r.out != next.out {
 		t.Errorf("once more it is another: %+v", r)
 	}
+	if r := w.run("keys", "list"); !strings.Contains(r.out, "hosta (this host, current key)\t") || !strings.Contains(r.out, "hosta (this host, next key)\t") {
+		t.Errorf("the list does not say which key is which: %+v", r)
+	}
 	if r := w.run("keys", "rotate", "--apply"); r.code != 0 || w.run("keys", "show").out != lines[1] {
 		t.Errorf("applied: %+v", r)
 	}
 	var got struct{ Trusted []trusted }
-	if err := json.Unmarshal([]byte(w.run("keys", "list", "--json").out), &got); err != nil || len(got.Trusted) != 1 || len(got.Trusted[0].Fingerprints) != 2 {
+	if err := json.Unmarshal([]byte(w.run("keys", "list", "--json").out), &got); err != nil || len(got.Trusted) != 1 || len(got.Trusted[0].Fingerprints) != 2 ||
+		strings.Join(got.Trusted[0].Uses, " ") != "current earlier" {
 		t.Fatalf("the list: %+v, %v", got, err)
 	}
 	for _, since := range got.Trusted[0].Since {
@@ -98,10 +103,13 @@ func TestKeysListGoesOnBesideABadFile(t *testing.T) {
 }
 
 // Fault: a file of the trust directory that trusts nobody is passed over in
-// silence, or a host's second key is taken without being asked for.
+// silence, a host's second key is taken without being asked for, or a file that
+// is not there is told as a fault of the gateway.
 func TestTrustThatIsNoTrust(t *testing.T) {
 	w := newWorld(t)
 	w.deps.Rand = rand.Reader
+	w.want(result{code: 2, err: "bridged: BAD_REQUEST: HOME/none.pub cannot be opened; name the file that `bridged keys show` of the other host was written to (open HOME/none.pub: no such file or directory)\n"},
+		"keys", "trust", w.home+"/none.pub")
 	w.write(".config/bridged/trust/hostc.pub", "nonsense\n")
 	if r := w.run("keys", "list"); r.code != 0 || !strings.Contains(r.err, "warning: ") || !strings.Contains(r.err, "hostc.pub") || strings.Contains(r.out, "hostc") {
 		t.Errorf("%+v", r)

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/cmd/bridged/config"
 	"fleetd/fabric/keys"
+	"fleetd/fault"
 )
 
 func (a *app) keysCmd() *cobra.Command {
@@ -83,6 +84,9 @@ there. A running daemon takes a new host up by itself.`,
 				return err
 			}
 			host, prints, err := keys.Add(cfg.TrustDir, cfg.Host, pos[0], more, time.Now())
+			if fault.Is(err, fault.BadRequest) { // the file is the wrong one
+				return usageError{err}
+			}
 			if err != nil {
 				return err
 			}
@@ -193,6 +197,19 @@ type trusted struct {
 	Self         bool     `json:"self,omitempty"`
 	Fingerprints []string `json:"fingerprints"`
 	Since        []string `json:"since,omitempty"` // one for each fingerprint
+	Uses         []string `json:"uses,omitempty"`  // of this host's own: current, next or earlier
+}
+
+// use says what one of this host's own keys is for; next is nil where none is
+// drawn.
+func use(key, current, next ed25519.PublicKey) string {
+	switch {
+	case key.Equal(current):
+		return "current"
+	case key.Equal(next):
+		return "next"
+	}
+	return "earlier"
 }
 
 // written is a time, or nothing where none is known.
@@ -212,11 +229,15 @@ func printTrusted(w *printer, all []trusted) {
 		}
 	}
 	for _, t := range all {
-		host := t.Host
-		if t.Self {
-			host += " (this host)"
-		}
 		for i, p := range t.Fingerprints {
+			host := t.Host
+			if t.Self {
+				host += " (this host"
+				if len(t.Uses) > 1 {
+					host += ", " + t.Uses[i] + " key"
+				}
+				host += ")"
+			}
 			row := []string{host, p}
 			if t.Since != nil {
 				row = append(row, t.Since[i])
@@ -238,6 +259,10 @@ func (a *app) keysListCmd() *cobra.Command {
 				return err
 			}
 			pub, err := a.ownKey(cfg)
+			if err != nil {
+				return err
+			}
+			next, err := keys.Drawn(cfg.KeyPath())
 			if err != nil {
 				return err
 			}
@@ -270,6 +295,9 @@ func (a *app) keysListCmd() *cobra.Command {
 					print := keys.Fingerprint(k)
 					t.Fingerprints = append(t.Fingerprints, print)
 					t.Since = append(t.Since, written(since[print]))
+					if t.Self {
+						t.Uses = append(t.Uses, use(k, pub, next))
+					}
 				}
 				out.Trusted = append(out.Trusted, t)
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/mcp"
 )
@@ -50,7 +51,7 @@ inbox, pending means that no reply came within --wait (it can be polled later).`
 
 func printSent(w *printer, r mcp.SendResult) {
 	w.record("state", r.State, "to", r.To, "msg", r.MsgID, "trace", r.TraceID,
-		"reason", r.Reason, "expires", r.Expires, "held", count(r.Held), "note", r.Note)
+		"reason", r.Reason, "expires", r.Expires, "held", count(r.Held), "note", forShell(r.Note))
 	for _, m := range []*mcp.Message{r.Reply, r.Question} {
 		if m != nil {
 			w.line("")
@@ -78,7 +79,11 @@ func printMessage(w *printer, m mcp.Message) {
 		head = append(head, "redelivered")
 	}
 	w.line("-- %s", strings.Map(oneLine, strings.Join(head, " | ")))
-	for _, part := range []string{m.Content, m.Note} {
+	content := m.Content
+	if m.Kind == string(envelope.Failed) || m.Kind == string(envelope.Abandoned) { // a notice of the gateway
+		content = forShell(content)
+	}
+	for _, part := range []string{content, forShell(m.Note)} {
 		if part != "" {
 			w.content(part)
 		}
@@ -114,7 +119,7 @@ for an hour with "bridged read".`,
 	a.asFlag(cmd)
 	cmd.Flags().StringVar(&args.From, "from", "", "only mail from this `ADDRESS`")
 	cmd.Flags().Var(&wait, "wait", "wait so long for the first message")
-	cmd.Flags().IntVar(&args.Max, "max", 0, "take at most `N` messages (default 20)")
+	cmd.Flags().IntVar(&args.Max, "max", 0, "take at most `N` messages (default 20, at most 1000); fewer where they are long, some 6 KiB at once")
 	return cmd
 }
 

@@ -19,6 +19,7 @@ func TestUsageErrors(t *testing.T) {
 	for _, x := range []struct{ args, want string }{
 		{"snd x y", `there is no command "bridged snd"; did you mean 'bridged send'?`},
 		{"nonsense", `there is no command "bridged nonsense"; see 'bridged --help'`},
+		{"repl x", `there is no command "bridged repl"; did you mean 'bridged reply'?`}, // read is near, too, and comes before
 		{"keys shwo", `there is no command "bridged keys shwo"; did you mean 'bridged keys show'?`},
 		{"keys", "bridged keys needs a command: show, trust, rotate, revoke, list"},
 		{"send", "accepts between 1 and 2 arg(s), received 0; see 'bridged send --help'"},
@@ -27,6 +28,7 @@ func TestUsageErrors(t *testing.T) {
 		{"serve --listen 0.0.0.0:1", `the configuration cannot be used: --listen: listen: "0.0.0.0:1" can be reached from other machines, and MCP is served to this one only; write 127.0.0.1:1 (agents elsewhere use the gateway of their own host)`},
 		{"whoami --config HOME/none", "the configuration file HOME/none (named by --config) cannot be read; correct its name or its rights (open HOME/none: no such file or directory)"},
 		{"register x", "add --kind worker, --kind main or --kind orchestrator"},
+		{"roster --kind agent", `--kind "agent" is not known; write worker, main, orchestrator`},
 		{"register x --kind wroker", `--kind "wroker" is not known; write worker, main, orchestrator`},
 	} {
 		w := newWorld(t)

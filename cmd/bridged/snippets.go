@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-
-	"fleetd/mcp"
 )
 
 // snippet is what to write into the configuration of one MCP client. The texts
@@ -50,24 +48,18 @@ func (o object) MarshalJSON() ([]byte, error) {
 }
 
 // snippets are the entries for all clients. command starts the stdio bridge.
-func snippets(r mcp.RegisterResult, command []string) []snippet {
-	// Only an agent in a pane has the variable; a client that knows it not
-	// would send the text "${HERDR_PANE_ID}".
-	inPane := r.Pane != ""
+func snippets(url string, command []string) []snippet {
 	return []snippet{
-		claudeHTTP(r.URL, inPane), claudeStdio(command),
-		codexHTTP(r.URL, inPane), codexStdio(command, inPane),
-		opencodeHTTP(r.URL, inPane), opencodeStdio(command),
+		claudeHTTP(url), claudeStdio(command),
+		codexHTTP(url), codexStdio(command),
+		opencodeHTTP(url), opencodeStdio(command),
 	}
 }
 
-func claudeHTTP(url string, inPane bool) snippet {
-	headers := object{{"Authorization", "Bearer ${BRIDGED_TOKEN}"}}
-	if inPane {
-		headers = append(headers, member{"X-Pane", "${HERDR_PANE_ID}"})
-	}
+func claudeHTTP(url string) snippet {
 	return claude("http", "over HTTP", object{
-		{"type", "http"}, {"url", url}, {"timeout", toolTimeout * 1000}, {"headers", headers},
+		{"type", "http"}, {"url", url}, {"timeout", toolTimeout * 1000},
+		{"headers", object{{"Authorization", "Bearer ${BRIDGED_TOKEN}"}}},
 	})
 }
 
@@ -86,26 +78,19 @@ func claude(transport, title string, server object) snippet {
 	}
 }
 
-func codexHTTP(url string, inPane bool) snippet {
-	text := "[mcp_servers.bridge]\n" +
-		"url = " + literal(url) + "\n" +
-		`bearer_token_env_var = "BRIDGED_TOKEN"` + "\n"
-	if inPane {
-		text += `env_http_headers = { "X-Pane" = "HERDR_PANE_ID" }` + "\n"
-	}
-	return codex("http", "over HTTP (start it as: codex --no-daemon)", text)
+func codexHTTP(url string) snippet {
+	return codex("http", "over HTTP (start it as: codex --no-daemon)",
+		"[mcp_servers.bridge]\n"+
+			"url = "+literal(url)+"\n"+
+			`bearer_token_env_var = "BRIDGED_TOKEN"`+"\n")
 }
 
-func codexStdio(command []string, inPane bool) snippet {
-	vars := []string{"BRIDGED_TOKEN"}
-	if inPane {
-		vars = append(vars, "HERDR_PANE_ID")
-	}
+func codexStdio(command []string) snippet {
 	return codex("stdio", "or over stdio, which outlives restarts of the daemon (start it as: codex --no-daemon)",
 		"[mcp_servers.bridge]\n"+
 			"command = "+literal(command[0])+"\n"+
 			"args = "+literal(command[1:])+"\n"+
-			"env_vars = "+literal(vars)+"\n")
+			"env_vars = "+literal([]string{"BRIDGED_TOKEN"})+"\n")
 }
 
 func codex(transport, title, text string) snippet {
@@ -116,13 +101,9 @@ func codex(transport, title, text string) snippet {
 	}
 }
 
-func opencodeHTTP(url string, inPane bool) snippet {
-	headers := object{{"Authorization", "Bearer {env:BRIDGED_TOKEN}"}}
-	if inPane {
-		headers = append(headers, member{"X-Pane", "{env:HERDR_PANE_ID}"})
-	}
+func opencodeHTTP(url string) snippet {
 	return opencode("http", "over HTTP", object{
-		{"type", "remote"}, {"url", url}, {"headers", headers}, {"enabled", true},
+		{"type", "remote"}, {"url", url}, {"headers", object{{"Authorization", "Bearer {env:BRIDGED_TOKEN}"}}}, {"enabled", true},
 	})
 }
 

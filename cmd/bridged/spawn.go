@@ -41,7 +41,7 @@ A launch that fails leaves nothing behind. After SPAWN_TIMEOUT the same call wit
 			}
 			return a.emit(r, func(w *printer) {
 				w.record("state", r.State, "address", r.Address, "gid", r.GID, "groups", strings.Join(r.Groups, ","),
-					"task", r.MsgID, "trace", r.TraceID, "held", count(r.Held), "note", r.Note)
+					"task", r.MsgID, "trace", r.TraceID, "held", count(r.Held), "note", forShell(r.Note))
 			})
 		}),
 	}
@@ -74,7 +74,7 @@ A main ends with its client; its entity with "bridged unregister".`,
 				return err
 			}
 			return a.emit(r, func(w *printer) {
-				w.record("state", r.State, "target", r.Target, "gid", r.GID, "held", count(r.Held), "note", r.Note)
+				w.record("state", r.State, "target", r.Target, "gid", r.GID, "held", count(r.Held), "note", forShell(r.Note))
 			})
 		}),
 	}

@@ -133,7 +133,7 @@ func readOffer(file string) (host string, keys []ed25519.PublicKey, err error) {
 func readAny(file string) ([]byte, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, asFault(err, file)
+		return nil, fault.Wrap(err, fault.BadRequest, "%s cannot be opened; name the file that `bridged keys show` of the other host was written to", file)
 	}
 	defer f.Close()
 	return readAll(file, f)

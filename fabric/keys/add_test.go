@@ -85,7 +85,7 @@ func TestAddRefuses(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := Add(trustDir(t), "hosta", filepath.Join(t.TempDir(), "none"), false, time.Now()); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := Add(trustDir(t), "hosta", filepath.Join(t.TempDir(), "none"), false, time.Now()); !errors.Is(err, fs.ErrNotExist) || !fault.Is(err, fault.BadRequest) {
 		t.Errorf("no such file: %v", err)
 	}
 }

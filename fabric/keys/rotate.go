@@ -30,6 +30,19 @@ func Next(path, trustDir, self string, rand io.Reader, now time.Time) (ed25519.P
 	return pub, trustOwn(trustDir, self, now, pub)
 }
 
+// Drawn returns the key that Next drew and Rotate did not put in the place of the
+// one in path yet; nil if there is none.
+func Drawn(path string) (ed25519.PublicKey, error) {
+	key, err := load(path + nextSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return key.Public().(ed25519.PublicKey), nil
+}
+
 // Rotate puts the key that Next drew in the place of the one in path, in one
 // step. Both are first added to the trust file of our own host self: what was
 // signed with the earlier one stays known as ours (design §6, dead letters). Run

@@ -110,7 +110,7 @@ func run(args []string) (int, error) {
 		f.opts.Bytes = file
 	}
 	if url := os.Getenv("BRIDGED_URL"); url != "" {
-		session, err := NewSession(f.opts.Kind, url, os.Getenv("BRIDGED_TOKEN"), os.Getenv("HERDR_PANE_ID"))
+		session, err := NewSession(f.opts.Kind, url, os.Getenv("BRIDGED_TOKEN"))
 		if err != nil {
 			return 1, err
 		}

@@ -38,8 +38,8 @@ var programs = map[string]struct{ name, version, agent, protocol string }{
 }
 
 // NewSession prepares a session; nothing is sent yet. A URL without a path
-// means its /mcp. pane goes out as X-Pane if it is not empty.
-func NewSession(kind, rawURL, token, pane string) (*Session, error) {
+// means its /mcp.
+func NewSession(kind, rawURL, token string) (*Session, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		return nil, fmt.Errorf("the gateway's URL: %w", err)
@@ -54,9 +54,6 @@ func NewSession(kind, rawURL, token, pane string) (*Session, error) {
 	}
 	if token != "" {
 		s.headers["Authorization"] = "Bearer " + token
-	}
-	if pane != "" {
-		s.headers["X-Pane"] = pane
 	}
 	return s, nil
 }

@@ -147,7 +147,7 @@ func TestRepliesWhenTheGatewayComesBack(t *testing.T) {
 	}
 	addr := ln.Addr().String()
 	_ = ln.Close()
-	session, err := agent.NewSession("claude", "http://"+addr, "tok", "")
+	session, err := agent.NewSession("claude", "http://"+addr, "tok")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,16 @@ type Place struct {
 	TerminalID  string
 }
 
-// Run makes a pane of its own tab that runs argv with env; nil argv is a
+// Run makes a pane of its own tab that runs argv with env; no words are a
 // shell. The first call makes a workspace. It is layout.apply from within.
 func (s *Server) Run(label string, argv []string, env map[string]string, dir string) (Place, error) {
 	var place Place
 	err := s.inspect(func(c *core) error {
 		if c.active == nil {
 			c.newWorkspace("sim")
+		}
+		if len(argv) == 0 {
+			argv = nil // a shell; an empty command there is none
 		}
 		q := layoutApplyParams{Root: layoutNode{Type: "pane", Label: &label, Command: argv, Env: env}, TabLabel: &label}
 		if dir != "" {

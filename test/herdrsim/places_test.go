@@ -39,6 +39,20 @@ func TestEnvironmentOfAPane(t *testing.T) {
 	}
 }
 
+// Fails if a pane that is to run no words, as of `herdrsim --pane third=`, ends
+// the server or runs no shell.
+func TestAPaneWithoutWordsIsAShell(t *testing.T) {
+	srv := start(t)
+	for _, argv := range [][]string{nil, {}} {
+		place, err := srv.Run("third", argv, nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(t, srv, "pane.send_text", object{"pane_id": place.PaneID, "text": "echo $((6*7))-here\r"})
+		seesScreen(t, srv, place.PaneID, "42-here")
+	}
+}
+
 // Fails if answers of the making methods lack what a client keeps, or ids are
 // not counted as herdr counts them.
 func TestMakingPlaces(t *testing.T) {
