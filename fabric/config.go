@@ -72,10 +72,10 @@ type Deps struct {
 	Noted Noted
 	Owner Owner
 
-	// Known reports whether a message with this recipient, id and body was
-	// taken before. Such a duplicate is handed on without being verified anew
-	// (design §4): nobody may believe its other headers. May be nil.
-	Known func(gid, msgID string, body []byte) bool
+	// Known reports whether a message with the id and body of env was taken
+	// before, by this recipient. Such a duplicate is handed on without being
+	// verified anew (design §4): nobody may believe its other headers. May be nil.
+	Known func(gid string, env *envelope.Envelope) bool
 
 	// Steady reports whether the wall clock may end the lives of messages that
 	// wait here: not after it jumped. Nil: always.

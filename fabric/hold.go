@@ -62,6 +62,9 @@ func (h *hold) settle(do func() error) error {
 	return do()
 }
 
+// Held reports whether the hold is neither settled nor gone with its channel.
+func (h *hold) Held() bool { return !h.done.Load() && !h.ch.IsClosed() }
+
 // Ack ends the hold: the message is done.
 func (h *hold) Ack() error { return h.settle(func() error { return h.ch.Ack(h.tag, false) }) }
 

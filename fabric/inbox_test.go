@@ -329,7 +329,7 @@ func TestDuplicateIsNotVerifiedAnew(t *testing.T) {
 	fl := newFleet(t, uri)
 	known := make(chan string, 16)
 	b := fl.up("hostb", func(_ *Config, d *Deps) {
-		d.Known = func(gid, msgID string, body []byte) bool { known <- msgID; return string(body) == "taken" }
+		d.Known = func(_ string, e *envelope.Envelope) bool { known <- e.MsgID; return string(e.Body) == "taken" }
 	})
 	from, to := fl.entity("hosta"), fl.entity("hostb")
 	fl.key("hosta")

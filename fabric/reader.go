@@ -17,8 +17,13 @@ const (
 	// solicitWait bounds the wait for an announcement (design §4, Homes).
 	solicitWait = 5 * time.Second
 	// waitingMost is how many messages of unknown home wait per queue. With
-	// more the queue is not read on, so that none is lost or overtaken.
+	// more the queue is not read on, so that none is lost or overtaken. Of a
+	// host that did not announce whom it was asked for no more wait than that.
 	waitingMost = 8
+	// waitingLeast is how many of one host wait where there is no room for more.
+	waitingLeast = 2
+	// liarFor is how long a host is remembered for that.
+	liarFor = 10 * time.Minute
 
 	lookSoon  = 250 * time.Millisecond
 	lookLater = 5 * time.Second
@@ -30,8 +35,10 @@ type reader struct {
 	f      *Fabric
 	place  place
 	accept func(*envelope.Envelope, *amqp.Delivery, *hold)
+	room   func() bool // for one more that may wait for days; nil: always
 	parked []*parked
-	quiet  map[string]bool // hosts that are not heard, for which messages wait
+	quiet  map[string]bool      // hosts that are not heard, for which messages wait
+	liars  map[string]time.Time // hosts that did not announce a sender of theirs, and when that was
 	floods floods
 	next   time.Time // when the parked ones are due; zero: not reckoned yet
 }
@@ -49,25 +56,49 @@ type parked struct {
 
 // take judges one delivery and acts on it.
 func (r *reader) take(d amqp.Delivery, h *hold) {
-	if r.known(&d) {
-		if env, err := envelope.Decode(d.Headers, d.Body, r.f.cfg.Limits); err == nil {
-			r.accept(env, &d, h)
-			return
-		}
+	if env := r.known(&d); env != nil {
+		r.accept(env, &d, h)
+		return
 	}
 	if r.again(&d, h) {
 		return
 	}
 	env, j := r.judge(&d)
+	m := &parked{env: env, d: d, h: h}
 	if env != nil && j.verdict != refuse && r.waits(env.From) {
 		r.resume() // its home may have become known since
-		if r.waits(env.From) {
-			r.park(&parked{env: env, d: d, h: h, behind: true})
-			return
+		if m.behind = r.waits(env.From); !m.behind {
+			j = r.f.verifier.resume(r.place, env)
 		}
-		j = r.f.verifier.resume(r.place, env)
 	}
-	r.act(&parked{env: env, d: d, h: h}, j)
+	waits := m.behind || j.verdict == solicit || j.verdict == silent && r.place.lane == envelope.LaneMail
+	switch {
+	case waits && r.crowdedBy(env.Signer):
+		r.refuse(m, refused(reasonUnknownHome, fault.Refused, "host %s signed a message from %s, which it did not announce, and others wait for the same already", env.Signer, env.From))
+	case m.behind:
+		r.park(m)
+	default:
+		r.act(m, j)
+	}
+}
+
+// crowdedBy reports whether so much mail of one host waits that one more would
+// be at the cost of other hosts': it must not stop the line again and again by
+// senders that it does not announce, nor fill it for as long as it keeps silent.
+func (r *reader) crowdedBy(host string) bool {
+	n := 0
+	for _, m := range r.parked {
+		if m.env.Signer == host {
+			n++
+		}
+	}
+	return n >= waitingMost && r.lied(host) || n >= waitingLeast && r.room != nil && !r.room()
+}
+
+// lied reports whether host did not announce a sender of its own lately.
+func (r *reader) lied(host string) bool {
+	at, ok := r.liars[host]
+	return ok && time.Since(at) < liarFor
 }
 
 // again takes the new hold on a message that waits and was handed back: it
@@ -89,13 +120,16 @@ func (r *reader) again(d *amqp.Delivery, h *hold) bool {
 	return false
 }
 
-// known reports a duplicate of what was taken before.
-func (r *reader) known(d *amqp.Delivery) bool {
+// known returns a duplicate of what was taken before, else nil.
+func (r *reader) known(d *amqp.Delivery) *envelope.Envelope {
 	if r.f.deps.Known == nil || r.place.lane != envelope.LaneMail {
-		return false
+		return nil
 	}
-	id, _ := d.Headers["msgId"].(string)
-	return id != "" && r.f.deps.Known(r.place.gid, id, d.Body)
+	env, err := envelope.Decode(d.Headers, d.Body, r.f.cfg.Limits)
+	if err != nil || !r.f.deps.Known(r.place.gid, env) {
+		return nil
+	}
+	return env
 }
 
 // judge never takes the consumer down: a message that we fail on is refused.
@@ -122,13 +156,15 @@ func (r *reader) act(m *parked, j judgement) {
 		r.refuse(m, j)
 	case ignore:
 		r.f.stats.unknownKinds.Add(1)
-		r.f.log.Warn("message ignored", append(about(&m.d, m.env), "error", j.err)...)
+		if unsaid, say := r.f.refusals.say("ignored"); say {
+			r.f.log.Warn("message ignored", append(about(&m.d, m.env), "error", j.err, "unsaid", unsaid)...)
+		}
 		r.settle(m.h.Ack)
 	case solicit:
 		r.ask(m)
 		r.park(m)
 	case silent:
-		if r.place.lane == envelope.LaneSignal {
+		if r.place.lane != envelope.LaneMail {
 			r.drop(m)
 			return
 		}
@@ -147,10 +183,13 @@ func (r *reader) refuse(m *parked, j judgement) {
 	r.settle(m.h.Reject)
 }
 
-// drop lets go of a signal whose signer is not heard; signals may be lost.
+// drop lets go of a signal or request whose signer is not heard: signals may be
+// lost, and requests are made again.
 func (r *reader) drop(m *parked) {
 	r.f.stats.dropped.Add(1)
-	r.f.log.Warn("signal dropped: its sender's home is unknown and its host is not heard", about(&m.d, m.env)...)
+	if unsaid, say := r.f.refusals.say("dropped"); say {
+		r.f.log.Warn("message dropped: its sender's home is unknown and its host is not heard", append(about(&m.d, m.env), "queue", r.place.queue, "unsaid", unsaid)...)
+	}
 	r.settle(m.h.Ack)
 }
 
@@ -197,10 +236,10 @@ func (r *reader) resume() {
 	list := r.parked
 	r.parked, r.next = nil, time.Time{}
 	r.f.stats.parked.Add(-int64(len(list)))
-	waiting := map[string]bool{}
+	waiting, unknown := map[string]bool{}, map[string]bool{}
 	for _, m := range list {
 		if !waiting[m.env.From] || r.over(m) {
-			r.rejudge(m)
+			r.rejudge(m, unknown)
 		} else {
 			r.park(m)
 		}
@@ -216,13 +255,20 @@ func (r *reader) over(m *parked) bool {
 	return m.env.Expired(r.f.deps.Now(), skew) && r.f.deps.Steady()
 }
 
-func (r *reader) rejudge(m *parked) {
+// rejudge judges again what waits. unknown are the senders that turned out not
+// to be announced: what waited behind their first message goes with it.
+func (r *reader) rejudge(m *parked, unknown map[string]bool) {
 	j := r.f.verifier.resume(r.place, m.env)
 	m.behind = false
 	switch {
-	case j.verdict == solicit && m.asked:
-		if r.f.fullsOf(m.env.Signer) > m.heard || !time.Now().Before(m.until) {
+	case j.verdict == solicit && (m.asked || unknown[m.env.From]):
+		if unknown[m.env.From] || r.f.fullsOf(m.env.Signer) > m.heard || !time.Now().Before(m.until) {
 			j = refused(reasonUnknownHome, fault.Refused, "host %s signed a message from %s and does not announce it", m.env.Signer, m.env.From)
+			unknown[m.env.From] = true
+			if r.liars == nil {
+				r.liars = map[string]time.Time{}
+			}
+			r.liars[m.env.Signer] = time.Now()
 			break
 		}
 		r.park(m)
@@ -249,7 +295,7 @@ func (r *reader) forget() {
 func (r *reader) full() bool {
 	n := 0
 	for _, m := range r.parked {
-		if m.asked {
+		if m.asked && !r.lied(m.env.Signer) {
 			n++
 		}
 	}

@@ -91,23 +91,30 @@ func (r *refusals) note(p place, d *amqp.Delivery, env *envelope.Envelope, j jud
 	r.mu.Lock()
 	r.counts[j.reason]++
 	r.met(env, j.reason)
-	limit := r.limits[j.reason]
-	if limit == nil {
-		limit = rate.NewLimiter(linesPerSec, linesBurst)
-		r.limits[j.reason] = limit
-	}
-	say := limit.Allow()
-	unsaid := r.unsaid[j.reason]
-	if say {
-		r.unsaid[j.reason] = 0
-	} else {
-		r.unsaid[j.reason]++
-	}
 	r.mu.Unlock()
-	if say {
+	if unsaid, say := r.say(j.reason); say {
 		r.f.log.Error("message refused", append(about(d, env),
 			"queue", p.queue, "reason", j.reason, "error", j.err, "unsaid", unsaid)...)
 	}
+}
+
+// say reports whether one more line of a sort may be written, and how many were
+// left out since the last. Sorts are words of our own.
+func (r *refusals) say(sort string) (unsaid uint64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit := r.limits[sort]
+	if limit == nil {
+		limit = rate.NewLimiter(linesPerSec, linesBurst)
+		r.limits[sort] = limit
+	}
+	unsaid = r.unsaid[sort]
+	if ok = limit.Allow(); ok {
+		r.unsaid[sort] = 0
+	} else {
+		r.unsaid[sort]++
+	}
+	return unsaid, ok
 }
 
 // about describes a message for the log. Headers of one that was not verified

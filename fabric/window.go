@@ -53,7 +53,7 @@ func newWindow(life context.Context, in *inbox, ch *amqp.Channel, lavin bool) *w
 	f, spec := in.f, in.snapshot()
 	w := &window{in: in, spec: spec, ch: ch, queue: f.names.Inbox(spec.GID), lavin: lavin}
 	w.r = &reader{
-		f: f, floods: floods{perMinute: f.cfg.PerPair},
+		f: f, floods: floods{perMinute: f.cfg.PerPair}, room: w.room,
 		place: place{lane: envelope.LaneMail, gid: spec.GID, worker: spec.Worker, queue: w.queue},
 		accept: func(env *envelope.Envelope, d *amqp.Delivery, h *hold) {
 			f.stats.delivered.Add(1)
@@ -160,8 +160,11 @@ func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
 				return w.ended(closes, errInboxChannel)
 			}
 			w.take(d)
-			if w.now.prefetch > narrowWindow && in.f.crowded() {
+			switch {
+			case w.now.prefetch > narrowWindow && in.f.crowded():
 				err = w.turn(w.usual())
+			case w.stands() && w.room():
+				err = w.turn(w.spec.Prefetch)
 			}
 		case <-in.wake:
 			w.r.resume()
@@ -216,10 +219,27 @@ func (w *window) dropSettled() {
 	w.holds = slices.DeleteFunc(w.holds, func(h *hold) bool { return h.done.Load() })
 }
 
+// stands reports whether most of the present window is mail that waits for its
+// sender's host. That may take days, in which others' must get through.
+func (w *window) stands() bool {
+	n := 0
+	for _, m := range w.r.parked {
+		if m.h.from == w.now {
+			n++
+		}
+	}
+	return 2*n > w.now.prefetch
+}
+
+// room reports whether another window may be taken.
+func (w *window) room() bool {
+	l := &w.in.load
+	return int(l.messages.Load())+w.spec.Prefetch <= windowMessages && l.bytes.Load() < windowBytes && !w.in.f.crowded()
+}
+
 // widen takes another window for a reader who found nothing in a full one.
 func (w *window) widen() moreResult {
-	l := &w.in.load
-	if int(l.messages.Load())+w.spec.Prefetch > windowMessages || l.bytes.Load() >= windowBytes || w.in.f.crowded() {
+	if !w.room() {
 		return moreResult{}
 	}
 	if err := w.turn(w.spec.Prefetch); err != nil {

@@ -161,8 +161,8 @@ func (in *Inbox) duplicate(ctx context.Context, b *box, d envelope.Delivery, has
 }
 
 // heldAlready deals with a copy of a message that is still here: it keeps its
-// place and state, and the new hold takes over from the old one, which is dead
-// after a reconnect.
+// place and state, and the new hold takes over from the old one if that is dead,
+// as after a reconnect.
 func (in *Inbox) heldAlready(ctx context.Context, b *box, d envelope.Delivery, hash [32]byte) (bool, error) {
 	b.mu.Lock()
 	it := b.byID[d.MsgID]
@@ -193,15 +193,19 @@ func (in *Inbox) heldAlready(ctx context.Context, b *box, d envelope.Delivery, h
 		b.mu.Unlock()
 		return true, in.alarm(d, b.gid, "other headers")
 	default:
-		old := it.hold
-		it.hold = d.Settler
+		over := d.Settler
+		if !it.hold.Held() {
+			it.hold, over = over, it.hold
+		} // else a copy of a stranger's could be kept, which does not outlive the broker, or is about to expire
+		told := it.copied || d.Redelivered // what the broker gives again is held for long, and nothing new
+		it.copied = it.copied || !told
 		b.mu.Unlock()
-		in.settled("ack", it.env, old.Ack())
+		in.settled("ack", it.env, over.Ack())
+		if !told {
+			in.trace("duplicate", it.env, b.gid, store.Waiting, "")
+		}
 	}
 	failpoint.Hit("inbox.duplicate.held")
-	if !d.Redelivered { // what the broker gives again is held for long, and nothing new
-		in.trace("duplicate", it.env, b.gid, store.Waiting, "")
-	}
 	return true, nil
 }
 
@@ -248,20 +252,22 @@ func (in *Inbox) tellAgain(ctx context.Context, gid string, d envelope.Delivery,
 }
 
 // Known reports whether a message with this id and body was taken before, by a
-// recipient of this host. It is handed on without being verified anew.
-func (in *Inbox) Known(gid, msgID string, body []byte) bool {
+// recipient of this host. It is handed on without being verified anew. Of one
+// that is still here the headers are known, too: with others it is not the same.
+func (in *Inbox) Known(gid string, env *envelope.Envelope) bool {
 	b := in.box(gid)
 	if b == nil {
 		return false
 	}
-	hash := envelope.Hash(body)
+	hash := envelope.Hash(env.Body)
 	b.mu.Lock()
-	if it := b.byID[msgID]; it != nil {
+	if it := b.byID[env.MsgID]; it != nil {
 		defer b.mu.Unlock()
-		return it.hash == hash && it.state != storing
+		same := it.local || it.letGo || maps.Equal(it.env.Headers, env.Headers)
+		return it.hash == hash && it.state != storing && same
 	}
 	b.mu.Unlock()
-	seen, found, err := in.seenAlready(b, msgID)
+	seen, found, err := in.seenAlready(b, env.MsgID)
 	return err == nil && found && seen.BodyHash == hash
 }
 

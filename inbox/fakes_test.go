@@ -64,6 +64,7 @@ func (c *fakeClock) jump(d time.Duration) {
 // disk is the store as a gateway sees it. What rides with the next commit does
 // exactly that, so that a crash before takes it.
 type disk struct {
+	steps map[string]int // in the trace, by trace id
 	world *world
 	life  *life
 
@@ -132,7 +133,15 @@ func (d *disk) Later(fn func(*store.Tx) error) {
 
 func (d *disk) View(fn func(*store.Tx) error) error { return d.world.store.View(fn) }
 
-func (d *disk) Trace(store.Event) {}
+// Trace counts the steps of a flow.
+func (d *disk) Trace(ev store.Event) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.steps == nil {
+		d.steps = map[string]int{}
+	}
+	d.steps[ev.TraceID]++
+}
 
 func (d *disk) set(fn func(*disk)) {
 	d.mu.Lock()
@@ -276,6 +285,11 @@ func (h *hold) Ack() error {
 		acking(h.m.env)
 	}
 	return h.settle("acked")
+}
+func (h *hold) Held() bool {
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	return h.gen == h.b.gen && h.handed == h.m.handed && h.m.state == ""
 }
 func (h *hold) Reject() error  { return h.settle("rejected") }
 func (h *hold) Requeue() error { return nil }

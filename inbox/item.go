@@ -41,6 +41,7 @@ type item struct {
 	attempted   bool               // the commit of injecting failed, or so it seemed
 	onRecord    bool               // there may be a record of the brief already
 	redelivered bool
+	copied      bool   // that a copy of it came is in the trace
 	shown       bool   // a client may have seen it: the held index says offered
 	leaving     bool   // its end is being committed: the held index needs it no more
 	pollOnly    bool   // it may be in the pane already

@@ -129,6 +129,9 @@ func GatewayHost(address string) (string, bool) { return strings.CutPrefix(addre
 // once the delivery's channel is gone: they then return an error, and the
 // broker delivers the message anew.
 type Settler interface {
+	// Held reports whether the broker waits for this to be settled: it was not
+	// yet, and its channel is there.
+	Held() bool
 	Ack() error
 	Reject() error  // without requeue: to the dead-letter exchange
 	Requeue() error // back to its old place in the queue

@@ -67,6 +67,7 @@ type settled struct{}
 func (settled) Ack() error     { return nil }
 func (settled) Reject() error  { return nil }
 func (settled) Requeue() error { return nil }
+func (settled) Held() bool     { return false }
 
 // open is a pane whose gate is always open.
 type open struct{}
