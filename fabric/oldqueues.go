@@ -23,6 +23,7 @@ type OldQueues struct {
 	con, out  *connection
 	take      *amqp.Channel // holds what was taken; nil until the first
 	queueGone bool          // take was closed because the queue is no more
+	lock      string        // the exclusive queue that is held; "": none
 	pub       *amqp.Channel
 	returns   chan amqp.Return
 	closes    chan *amqp.Error
@@ -160,6 +161,36 @@ func (o *OldQueues) cutAfter(ctx context.Context, c *connection) func() {
 		}
 	})
 	return func() { stop(); close(answered) }
+}
+
+// lockSuffix makes the name of a queue that locks another. It is exclusive to
+// the connection that takes: whoever else may declare it knows that the broker
+// gives back what that one held (broker facts §2, §3).
+const lockSuffix = ".migrating"
+
+// Lock declares the queue that locks queue.
+func (o *OldQueues) Lock(ctx context.Context, queue string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, interrupted(err)
+	}
+	defer o.cutAfter(ctx, o.con)()
+	name := queue + lockSuffix
+	err := aside(o.con, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(name, false, false, true, false, nil)
+		return err
+	})
+	switch {
+	case isCode(err, amqp.ResourceLocked):
+		return false, nil
+	case isCode(err, amqp.AccessRefused):
+		return false, fault.Wrap(err, fault.NotAllowed, "the broker does not let this gateway's login make %s, by which no two migrations move %s at once; give it the right to, then run this again", name, queue)
+	case isCode(err, amqp.PreconditionFailed):
+		return false, fault.Wrap(err, fault.Conflict, "the queue %s is in the way: this makes one of that name for as long as it runs; delete it, then run this again", name)
+	case err != nil:
+		return false, broke(ctx, err)
+	}
+	o.lock = name
+	return true, nil
 }
 
 // Take takes the oldest message of queue.
@@ -373,12 +404,19 @@ func (o *OldQueues) Settled(ctx context.Context) error {
 	return nil
 }
 
-// Release gives back what was taken and not acked.
+// Release gives back what was taken and not acked, and then the lock. On a
+// connection that broke the broker does both.
 func (o *OldQueues) Release() {
 	if o.take != nil && !o.queueGone {
-		_ = o.take.Close() // one that broke has given it back already
+		_ = o.take.Close()
 	}
-	o.take, o.queueGone = nil, false
+	if o.lock != "" {
+		_ = aside(o.con, func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(o.lock, false, false, false)
+			return err
+		})
+	}
+	o.take, o.queueGone, o.lock = nil, false, ""
 }
 
 // Delete removes queue if it is empty and nobody consumes it. Of a quorum queue

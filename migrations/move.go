@@ -64,10 +64,12 @@ type Mover struct {
 	Delete   bool // remove queues that are empty
 	Now      func() time.Time
 	Progress func(queue string, moved, found int) // after every batch
-	// Patience is how long mail is waited for that a run that was cut off may
-	// still hold: how long a broker may take to notice that a peer is gone
-	// (broker facts §3).
+	// Patience is how long the end of another run is waited for: how long a
+	// broker may take to notice that a peer is gone (broker facts §3).
 	Patience time.Duration
+	// Return is how long, after that, mail is waited for that an earlier run
+	// held: the broker lets the lock go and puts mail back side by side.
+	Return time.Duration
 }
 
 // Move moves the mail of rows that have no problem, one queue after the other,
@@ -108,10 +110,9 @@ type run struct {
 	line  []place          // what lies in the queue, as far as it is known
 	ts    map[string]int64 // by mark: the time of letters that were never sent
 	looks int              // surveys so far
-	// What an earlier run held may not have come back: it is out of the queue, or
-	// the broker holds it still for a peer that is gone, and if-empty does not
-	// count that. The queue is left for the next run to delete.
-	unsure bool
+	// waited: another run held the lock, perhaps from another host, and what it
+	// had in hand no journal here says.
+	waited bool
 }
 
 func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
@@ -123,7 +124,7 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 		r.count.Left = 0
 		err = m.Journal.holding(row.Queue, hand{})
 	}
-	if err == nil && m.Delete && !r.unsure {
+	if err == nil && m.Delete {
 		failpoint.Hit("migrate.delete.before")
 		r.count.Deleted, err = m.Broker.Delete(ctx, row.Queue)
 		failpoint.Hit("migrate.delete.after")
@@ -147,6 +148,9 @@ func (r *run) all(ctx context.Context) error {
 		return err
 	}
 	r.count.Found, r.count.Left = q.Ready, q.Ready // until it is looked through
+	if err := r.lock(ctx); err != nil {
+		return err
+	}
 	for tries := 0; tries < fruitless; tries++ {
 		if err := r.survey(ctx); err != nil {
 			return err
@@ -165,6 +169,34 @@ func (r *run) all(ctx context.Context) error {
 	return fault.Wrap(errOtherwise, fault.Conflict, "somebody else takes mail from %s, or puts it back, again and again; stop that, then run this again", r.row.Queue)
 }
 
+// lock waits until no other run holds mail of the queue. A queue whose mail is
+// in the hands of another one looks shorter than it is, or empty.
+func (r *run) lock(ctx context.Context) error {
+	for until := time.Now().Add(r.Patience); ; {
+		locked, err := r.Broker.Lock(ctx, r.row.Queue)
+		if locked || err != nil {
+			return err
+		}
+		r.waited = true
+		if time.Now().After(until) {
+			return fault.New(fault.Conflict, "another migration is at %s, from this host or another one, or was cut off and the broker has not noticed yet; run this again in a minute", r.row.Queue)
+		}
+		if err := again(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// again waits until the broker can be asked again.
+func again(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return interrupted(ctx.Err())
+	case <-time.After(lookAgain):
+		return nil
+	}
+}
+
 // alone refuses to go on beside the old daemon, and says how many messages lie
 // in the queue.
 func (r *run) alone(ctx context.Context) (ready int, err error) {
@@ -180,8 +212,8 @@ func (r *run) alone(ctx context.Context) (ready int, err error) {
 
 // survey looks through the queue and puts it back as it was, but for a mark at
 // its end, if there is mail that has none behind it. What a run that was cut off
-// held comes back once the broker has noticed, and belongs before all else: it
-// is waited for.
+// held belongs before all else: it is waited for until all of it is back, or is
+// out of the queue, as what was acked may be.
 func (r *run) survey(ctx context.Context) error {
 	ready, err := r.alone(ctx)
 	if err != nil {
@@ -195,29 +227,22 @@ func (r *run) survey(ctx context.Context) error {
 	if err := r.Journal.holding(r.row.Queue, now); err != nil {
 		return err
 	}
-	r.unsure = r.unsure || r.looks == 0 && held.All > 0
 	var places []place
 	var last uint64
-	for until := time.Now().Add(r.Patience); ; {
+	for until := time.Now().Add(r.Return); ; {
 		if places, last, err = r.lookThrough(ctx, nil); err != nil {
 			return err
 		}
 		line(places)
-		back := len(held.Keys) == 0 || slices.ContainsFunc(places, func(p place) bool { return slices.Contains(held.Keys, p.key) })
-		if back && len(places) >= held.All || r.looks > 0 {
-			break
-		}
-		if time.Now().After(until) {
-			r.unsure = true
+		back := len(held.Keys) == 0 && !r.waited || slices.ContainsFunc(places, func(p place) bool { return slices.Contains(held.Keys, p.key) })
+		if back && len(places) >= held.All || r.looks > 0 || time.Now().After(until) {
 			break
 		}
 		if err := r.giveBack(ctx, last); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return interrupted(ctx.Err())
-		case <-time.After(lookAgain):
+		if err := again(ctx); err != nil {
+			return err
 		}
 		if _, err := r.alone(ctx); err != nil {
 			return err
@@ -227,7 +252,7 @@ func (r *run) survey(ctx context.Context) error {
 		// It was empty when the plan was made.
 		return fault.New(fault.Conflict, "mail came into %s after the plan was made, and nobody knows whose it is or for whom; run this again, the plan says what to do", r.row.Queue)
 	}
-	if r.looks++; r.looks == 1 && !r.unsure {
+	if r.looks++; r.looks == 1 {
 		marks := map[string]bool{}
 		for _, p := range places {
 			marks[p.under] = true
@@ -287,7 +312,8 @@ func (r *run) lookThrough(ctx context.Context, places []place) (all []place, las
 // in between.
 func (r *run) mark(ctx context.Context, places []place, all int) ([]place, uint64, error) {
 	m := mark{uuid.NewString(), r.Now().UnixMilli()}
-	if err := r.Journal.holding(r.row.Queue, hand{[]string{m.name}, all}); err != nil {
+	marked := line(append(slices.Clone(places), place{mark: &m}))
+	if err := r.Journal.holding(r.row.Queue, hand{ahead(marked).Keys, all}); err != nil {
 		return nil, 0, err
 	}
 	if err := r.Broker.Mark(ctx, r.row.Queue, m.messageID(), markText); err != nil {
@@ -367,7 +393,7 @@ func (r *run) giveBack(ctx context.Context, last uint64) error {
 	return r.Broker.GiveBack(ctx, last)
 }
 
-// lookAgain is the pause between two looks for what comes back.
+// lookAgain is the pause between two looks for what comes back, or for the lock.
 const lookAgain = 200 * time.Millisecond
 
 func interrupted(err error) error {

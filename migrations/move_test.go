@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -263,7 +264,7 @@ func TestLoginsAndRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Now: time.Now, Patience: time.Second}
+	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Now: time.Now, Patience: patience, Return: time.Second}
 	counts, err := m.Move(ctx, []migrations.Row{w.row(), row})
 	if !fault.Is(err, fault.NotAllowed) || len(counts) != 2 || counts[0].Left != 2 || counts[0].Problem == "" || counts[1].Moved != 1 {
 		t.Errorf("with the right to read one of two it came to %+v, %v", counts, err)
@@ -458,7 +459,7 @@ func TestInterrupted(t *testing.T) {
 			cancel()
 		}
 	}
-	m := migrations.Mover{Broker: disturb(nil, stop)(b), Journal: j, Limit: limit, Now: time.Now, Patience: time.Second}
+	m := migrations.Mover{Broker: disturb(nil, stop)(b), Journal: j, Limit: limit, Now: time.Now, Patience: patience, Return: time.Second}
 	counts, err := m.Move(ctx, []migrations.Row{w.row()})
 	if !fault.Is(err, fault.Unconfirmed) || counts[0].Moved != 3 || counts[0].Left != 3 {
 		t.Errorf("it came to %+v, %v", counts, err)
@@ -509,9 +510,10 @@ func TestAcksThatTheBrokerLost(t *testing.T) {
 	}
 }
 
-// Fails when a queue is deleted while the broker still holds messages of it for
-// a run that is gone: if-empty does not count them.
-func TestAQueueWhoseMessagesAreStillHeldIsNotDeleted(t *testing.T) {
+// Fails when a run goes on while the broker still holds messages for one that is
+// gone: it would move the others before them, and delete the queue, for
+// if-empty does not count what is held.
+func TestWhatTheBrokerHoldsForARunThatIsGone(t *testing.T) {
 	for _, x := range []struct {
 		name, step string
 		n, room    int
@@ -521,31 +523,71 @@ func TestAQueueWhoseMessagesAreStillHeldIsNotDeleted(t *testing.T) {
 		{"given back", "giveback", 1, roomy},
 		{"taken to be moved", "take", 11, roomy}, // 5, none, the mark, none, and 3
 		{"sent", "deliver", 1, roomy},
-		{"refused by a full inbox", "settled", 2, 3}, // the first is that of the giving back
+		{"acked", "ack", 5, roomy},
+		{"the mark", "take", 14, roomy},
+		{"refused by a full inbox", "never", 1, 3},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			w := newWorld(t, rabbit.URI(t), x.room)
 			sent := numbered(5)
 			w.old(sent...)
-			uri, proxy := w.proxied()
-			first, err := w.runAt(uri, disturb(nil, func(at string, n int) {
-				if at == x.step && n == x.n {
-					proxy.Reset()
+			if struck, gone := w.left(w.uri, x.step, x.n, false); struck == (x.step == "never") {
+				t.Errorf("it was stopped there: %t", struck)
+			} else {
+				defer gone()
+				early := w.mail()
+				elsewhere := filepath.Join(t.TempDir(), migrations.JournalFile) // another host's, or ours is lost
+				for _, journal := range []string{"", elsewhere} {
+					c, err := w.move(again{remove: true, hurried: true, journal: journal})
+					if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "in a minute") || c.Moved != 0 || c.Deleted {
+						t.Errorf("beside it it came to %+v, %v; want CONFLICT", c, err)
+					}
 				}
-			}))
-			if err == nil {
-				t.Fatalf("the first run came to %+v", first)
+				gone()
+				c, err := w.move(again{remove: true})
+				if err != nil || !c.Deleted {
+					t.Errorf("after it it came to %+v, %v", c, err)
+				}
+				all := append(early, w.mail()...)
+				for i, e := range all {
+					if i >= len(sent) || string(e.Body) != string(sent[i].Body) {
+						t.Errorf("message %d is %q", i, e.Body)
+					}
+				}
+				if len(all) != len(sent) {
+					t.Errorf("the main gets %d messages, want %d", len(all), len(sent))
+				}
 			}
-			w.inOrder(sent[:first.Moved+first.Unsettled])
-			release := w.hold(len(sent) - first.Moved)
-			if c, err := w.move(again{remove: true}); err != nil || c.Deleted {
-				t.Fatalf("it came to %+v, %v; want the queue left alone", c, err)
+		})
+	}
+}
+
+// Fails when a run that is made right after one whose connection was lost without
+// a word does not wait for what the broker holds for that one, or does so for
+// ever.
+func TestASilentCut(t *testing.T) {
+	for _, x := range []struct {
+		step string
+		n    int
+	}{{"take", 20}, {"deliver", 3}, {"ack", 9}} {
+		t.Run(fmt.Sprint(x), func(t *testing.T) {
+			w := newWorld(t, rabbit.URI(t), roomy)
+			sent := numbered(9)
+			w.old(sent...)
+			uri, proxy := w.proxied()
+			w.beat = 2 * time.Second
+			struck, gone := w.left(uri, x.step, x.n, false)
+			w.beat = 0
+			defer gone()
+			defer proxy.Reset()
+			if !struck {
+				t.Fatal("it was not stopped")
 			}
-			release()
-			if c, err := w.run(nil); err != nil || c.Left != 0 {
-				t.Errorf("run again it came to %+v, %v", c, err)
+			proxy.Orphan()
+			if c, err := w.move(again{remove: true}); err != nil || !c.Deleted {
+				t.Errorf("after it it came to %+v, %v", c, err)
 			}
-			w.inOrder(sent[first.Moved+first.Unsettled:])
+			w.inOrder(sent)
 		})
 	}
 }
@@ -571,8 +613,8 @@ func (w *world) hold(n int) (release func()) {
 	}
 }
 
-// A run was cut while it took a batch, and the broker holds what it took until
-// the next one looks for the second time. Fails when the next one goes on with
+// A run was cut while it took a batch, and the broker has let go of its lock and
+// not yet of what it took: that comes when the next one has looked once. Fails when the next one goes on with
 // the rest before that comes back: it is then moved behind its successors, or
 // not at all where it says the same as them.
 func TestABatchThatWasTakenIsWaitedFor(t *testing.T) {
@@ -592,19 +634,7 @@ func TestABatchThatWasTakenIsWaitedFor(t *testing.T) {
 				}
 				w.ready(w.queue(), len(sent)+1-first.Moved)
 				release := w.hold(120)
-				looks := 0
-				c, err := w.run(disturb(nil, func(step string, _ int) {
-					if step != "giveback" {
-						return
-					}
-					if looks++; looks == 2 {
-						release()
-					}
-				}))
-				if looks < 2 {
-					t.Errorf("it looked %d times", looks)
-					release()
-				}
+				c, err := w.run(w.backLater(release))
 				if err != nil || c.Moved != len(sent)-first.Moved {
 					t.Errorf("it came to %+v, %v", c, err)
 				}
@@ -612,4 +642,40 @@ func TestABatchThatWasTakenIsWaitedFor(t *testing.T) {
 			})
 		}
 	}
+}
+
+// backLater has a run get what is held when it has looked once.
+func (w *world) backLater(release func()) func(*fabric.OldQueues) migrations.Broker {
+	looks := 0
+	w.t.Cleanup(func() {
+		if looks < 2 {
+			w.t.Errorf("it did not wait for what is held: it looked %d times", looks)
+		}
+	})
+	return disturb(nil, func(step string, _ int) {
+		if step != "giveback" {
+			return
+		}
+		if looks++; looks == 2 {
+			release()
+		}
+	})
+}
+
+// Fails when a mark, or a reply that came in behind it, is taken for the mail
+// that stands before it and that the broker has not given back yet.
+func TestMailBeforeANewMarkIsWaitedFor(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	sent := numbered(3)
+	w.old(sent[0])
+	if !w.killed("mark", 1, false) {
+		t.Fatal("it was not killed")
+	}
+	w.ready(w.queue(), 2)
+	release := w.hold(1)
+	w.old(sent[1:]...)
+	if c, err := w.run(w.backLater(release)); err != nil || c.Moved != 3 {
+		t.Errorf("it came to %+v, %v", c, err)
+	}
+	w.inOrder(sent)
 }

@@ -67,7 +67,7 @@ func TestQueuesOfOtherHostsAreLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer j.Close()
-	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Delete: true, Now: time.Now, Patience: time.Second}
+	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Delete: true, Now: time.Now, Patience: patience, Return: time.Second}
 	counts, err := m.Move(t.Context(), rows)
 	if err != nil || len(counts) != 1 || counts[0].Queue != w.queue() || counts[0].Moved != 2 || !counts[0].Deleted {
 		t.Fatalf("it came to %+v, %v", counts, err)

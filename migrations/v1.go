@@ -72,6 +72,10 @@ type Broker interface {
 	// Replicated reports whether a queue that is there is of a type that does
 	// not give back in order what was taken: a quorum queue or a stream.
 	Replicated(ctx context.Context, queue string) (bool, error)
+	// Lock has no other connection move mail of queue until Release, or until the
+	// broker notices that this one is gone. False: another one is at it, or the
+	// broker does not know yet that it no longer is. NOT_ALLOWED.
+	Lock(ctx context.Context, queue string) (bool, error)
 	// Take takes the oldest message; it goes back to its place unless it is
 	// acked. False: there is none. ErrNoQueue; NOT_ALLOWED if this login may
 	// not read the queue.
@@ -90,7 +94,8 @@ type Broker interface {
 	Ack(tag uint64) error
 	// Settled returns nil once the broker has dealt with every Ack before it.
 	Settled(ctx context.Context) error
-	// Release gives everything back that was taken and not acked.
+	// Release gives everything back that was taken and not acked, and then the
+	// lock.
 	Release()
 	// Delete removes the queue if it is empty and nobody consumes it; false:
 	// it is in use, or of a type that stays.

@@ -25,6 +25,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(rabbit.Shared(m)) }
 // limit is how much content a letter may have here.
 const limit = 2048
 
+// patience is how long the tests let a broker take to notice that a peer is gone.
+const patience = 2 * time.Minute
+
 // world is a broker with the old daemon's queues and a main's inbox on it.
 type world struct {
 	t       *testing.T
@@ -37,6 +40,7 @@ type world struct {
 	pane    string
 	journal string                        // the file, kept from run to run
 	had     map[string]*envelope.Envelope // by main and id: what mains got
+	beat    time.Duration                 // heartbeat of runs; 0: as ever
 }
 
 // newWorld makes the exchange of mail, an inbox of at most room messages, and
@@ -166,7 +170,7 @@ func (w *world) row() migrations.Row {
 // dial connects as a migration does.
 func (w *world) dial(uri string) *fabric.OldQueues {
 	w.t.Helper()
-	b, err := fabric.DialOldQueues(w.t.Context(), fabric.Config{Host: "hosta", URI: uri, Prefix: w.prefix}, w.key)
+	b, err := fabric.DialOldQueues(w.t.Context(), fabric.Config{Host: "hosta", URI: uri, Prefix: w.prefix, Heartbeat: w.beat}, w.key)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -197,7 +201,7 @@ func (w *world) moveOver(b migrations.Broker, remove bool) (migrations.Count, er
 		w.t.Fatal(err)
 	}
 	defer j.Close()
-	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Delete: remove, Now: time.Now, Patience: 15 * time.Second}
+	m := migrations.Mover{Broker: b, Journal: j, Limit: limit, Delete: remove, Now: time.Now, Patience: patience, Return: 15 * time.Second}
 	counts, err := m.Move(w.t.Context(), []migrations.Row{w.row()})
 	if len(counts) != 1 {
 		w.t.Fatalf("there are %d counts", len(counts))

@@ -148,7 +148,9 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 	out.Applied = true
 	mover := migrations.Mover{
 		Broker: broker, Journal: journal, Limit: daemon.ContentBytes, Delete: f.remove, Now: time.Now, Progress: a.moved(),
-		Patience: 3*cfg.Broker.Heartbeat + time.Second, // a broker notices within three heartbeats that a peer is gone
+		// RabbitMQ notices within three heartbeats that a peer is gone, LavinMQ
+		// within one and 5 s (broker facts §3).
+		Patience: 3*cfg.Broker.Heartbeat + 5*time.Second, Return: 5 * time.Second,
 	}
 	var moveErr error
 	out.Queues, moveErr = mover.Move(ctx, out.Plan)
