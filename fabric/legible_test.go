@@ -143,12 +143,31 @@ type conn struct {
 
 func (c conn) Read(p []byte) (int, error) { return c.r.Read(p) }
 
-// Fails when what a broker sends ends the process.
+// Fails when what a broker sends ends the process, grows on its way, or has a
+// table that a second look would cut out.
 func FuzzLegible(f *testing.F) {
+	f.Attr("threat", "B4")
 	f.Add(headerWith([]byte{1, 'v', 'S', 0, 0, 0, 1, '1'}))
 	f.Add(headerWith([]byte{1, 'v', 'A', 0, 0, 0, 9, 'F'}))
-	f.Fuzz(func(t *testing.T, stream []byte) {
-		_, err := io.ReadAll(newLegible(conn{r: bytes.NewReader(stream)}))
+	whole := headerWith(nil)
+	f.Add(append(bytes.Repeat(whole, 3), whole[:len(whole)-1]...))                               // the last one cut off
+	f.Add(headerWith(bytes.Repeat([]byte{0, 'V'}, maxTableFields+1)))                            // too many
+	f.Add(headerWith([]byte{1, 'v', 'F', 0xff, 0xff, 0xff, 0xff}))                               // longer than all
+	f.Add([]byte{typeHeader, 0, 1, 0, 0, 0, 0, 0xce})                                            // empty
+	f.Add([]byte{typeHeader, 0, 1, 0x7f, 0xff, 0xff, 0xff, 1})                                   // huge
+	f.Add([]byte{typeHeader, 0, 1, 0, 0, 0, 15, 14: 0, 15: 0, 19: 0xe0, 20: 0, 21: 9, 22: 0xce}) // a string beyond the end
+	legibly := func(stream []byte) []byte {
+		out, err := io.ReadAll(newLegible(conn{r: bytes.NewReader(stream)}))
 		_ = err // a stream that ends early is an end of the connection
+		return out
+	}
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		once := legibly(bytes.Clone(stream))
+		if len(once) > len(stream) {
+			t.Errorf("%d bytes became %d", len(stream), len(once))
+		}
+		if twice := legibly(bytes.Clone(once)); !bytes.Equal(once, twice) {
+			t.Errorf("%x becomes %x, which becomes %x", stream, once, twice)
+		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -58,15 +59,21 @@ type topic struct {
 	Read  string `json:"read"`
 }
 
-// documented are the rights that docs/broker.md gives the login of host.
-func documented(t *testing.T, host string, first bool) *rights {
+// documented are the rights that docs/broker.md gives the login of host, for
+// names that begin with prefix.
+func documented(t *testing.T, host, prefix string, first bool) *rights {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "rabbitmqctl"), []byte("#!/bin/sh\nprintf '%s\\n' \"$@\" ---\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	define, _, _ := strings.Cut(commands(t, "login"), "\n}\n")
-	call := "\n}\nlogin " + host + " secret ''"
+	if prefix != "" { // as the document says
+		escaped := strings.ReplaceAll(prefix, ".", `\.`)
+		define = strings.NewReplacer("agent", escaped+"agent", "(signal", escaped+"(signal", "(control", escaped+"(control",
+			`bridge\.`, escaped+`bridge\.`, " bridge.", " "+prefix+"bridge.").Replace(define)
+	}
+	call := "\n}\nlogin " + host + " secret"
 	if first {
 		call = "\n}\nlogin " + host + " secret first"
 	}
@@ -84,6 +91,28 @@ func documented(t *testing.T, host string, first bool) *rights {
 		t.Fatalf("the commands give %+v", r)
 	}
 	return r
+}
+
+// No LavinMQ runs here. Fails when the commands for it give a login other rights
+// than those for RabbitMQ, which are tried, and that to the name of a connection.
+func TestTheRightsOnLavinMQAreTheSame(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "lavinmqctl"), []byte("#!/bin/sh\nprintf '%s\\n' \"$*\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	said := shell(t, dir, commands(t, "lavin"))
+	for host, first := range map[string]bool{"hosta": true, "hostb": false} {
+		r := documented(t, host, "", first)
+		read := r.Read + `|^[0-9a-f.:\[\]]+ -> `
+		if line := fmt.Sprintf("set_permissions %s %s %s %s\n", host, r.Configure, r.Write, read); !strings.Contains(said, line) {
+			t.Errorf("the commands are\n%swithout\n%s", said, line)
+		}
+		for name, is := range map[string]bool{"127.0.0.1:40000 -> 127.0.0.1:5672": true, "[::1]:40000 -> [::1]:5671": true, "control.other": false, "x -> y": false} {
+			if match, err := regexp.MatchString(read, name); err != nil || match != is {
+				t.Errorf("%s may read %q: %v, %v", host, name, match, err)
+			}
+		}
+	}
 }
 
 // want is something of a right that is taken away, and what then names it.
@@ -132,7 +161,10 @@ var wants = []want{
 	{of: "bridge.roster write", without: `roster\.HOST\..*`, says: "topic 'roster.HOST._gateway'"},
 	{of: "bridge.roster write", without: `.*\._solicit`, says: "topic 'roster.first._solicit'"},
 	{of: "bridge.roster read", without: `.*`, says: "topic 'roster.#'"},
-	{of: "configure", without: `bridge\.(msg|roster|control|dlx)`, says: "'bridge.", first: true},
+	{of: "configure", without: `bridge\.msg`, says: "'bridge.msg'", first: true},
+	{of: "configure", without: `bridge\.roster`, says: "'bridge.roster'", first: true},
+	{of: "configure", without: `bridge\.control`, says: "'bridge.control'", first: true},
+	{of: "configure", without: `bridge\.dlx`, says: "'bridge.dlx'", first: true},
 	{of: "configure", without: `bridge\.dlq`, says: "'bridge.dlq'", first: true},
 	{of: "write", without: `bridge\.dlq`, says: "'bridge.dlq'", first: true},
 }
@@ -250,7 +282,7 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 	if out, err := node.Ctl(t.Context(), "await_startup"); err != nil {
 		t.Fatal(out, err)
 	}
-	script := strings.NewReplacer("login hosta PASSWORD-A", "login first secret", "login hostb PASSWORD-B", "login hostb secret ''").Replace(commands(t, "login"))
+	script := strings.NewReplacer("login hosta PASSWORD-A", "login first secret", "login hostb PASSWORD-B", "login hostb secret").Replace(commands(t, "login"))
 	shell(t, dir, script)
 	fl := newFleet(t, "")
 	fl.prefix = ""
@@ -355,12 +387,16 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 	})
 
 	// Every right less is a host of its own; all logins are made at once.
-	defs := map[string][]any{"users": {map[string]any{"name": "renamed", "password": "secret", "tags": ""}}}
-	for exchange, p := range documented(t, "hostb", false).topics {
-		defs["topic_permissions"] = append(defs["topic_permissions"], map[string]any{"user": "renamed", "vhost": "/", "exchange": exchange, "write": p.Write, "read": p.Read})
+	defs := map[string][]any{}
+	grant := func(user, vhost string, r *rights) {
+		defs["users"] = append(defs["users"], map[string]any{"name": user, "password": "secret", "tags": ""})
+		defs["permissions"] = append(defs["permissions"], map[string]any{"user": user, "vhost": vhost, "configure": r.Configure, "write": r.Write, "read": r.Read})
+		for exchange, p := range r.topics {
+			defs["topic_permissions"] = append(defs["topic_permissions"], map[string]any{"user": user, "vhost": vhost, "exchange": exchange, "write": p.Write, "read": p.Read})
+		}
 	}
-	same := documented(t, "hostb", false)
-	defs["permissions"] = []any{map[string]any{"user": "renamed", "vhost": "/", "configure": same.Configure, "write": same.Write, "read": same.Read}}
+	grant("renamed", "/", documented(t, "hostb", "", false))
+	grant("prefixed", "/", documented(t, "prefixed", "team.", true))
 	host := func(i int) string { return fmt.Sprintf("h%d", i) }
 	vhost := func(w want, i int) string {
 		if w.first {
@@ -370,16 +406,12 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 	}
 	for i, w := range wants {
 		h, v := host(i), vhost(w, i)
-		r := documented(t, h, w.first)
+		r := documented(t, h, "", w.first)
 		r.less(t, w, h)
 		if w.first {
 			defs["vhosts"] = append(defs["vhosts"], map[string]any{"name": v})
 		}
-		defs["users"] = append(defs["users"], map[string]any{"name": h, "password": "secret", "tags": ""})
-		defs["permissions"] = append(defs["permissions"], map[string]any{"user": h, "vhost": v, "configure": r.Configure, "write": r.Write, "read": r.Read})
-		for exchange, p := range r.topics {
-			defs["topic_permissions"] = append(defs["topic_permissions"], map[string]any{"user": h, "vhost": v, "exchange": exchange, "write": p.Write, "read": p.Read})
-		}
+		grant(h, v, r)
 	}
 	text, err := json.Marshal(defs)
 	file := filepath.Join(dir, "definitions.json")
@@ -392,6 +424,18 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 	if out, err := node.Ctl(t.Context(), "import_definitions", file); err != nil {
 		t.Fatal(out, err)
 	}
+	t.Run("with a prefix", func(t *testing.T) {
+		fl := newFleet(t, "")
+		fl.prefix = "team."
+		v := visit(fl, node, "prefixed", "")
+		defer v.stop()
+		v.await(Connected)
+		eventually(t, "inbox attached", func() bool { return v.InboxState(v.gid).Status == InboxAttached })
+		v.acts(v.gid, v.host)
+		if len(v.errs) != 0 || strings.Contains(v.said(), "ACCESS_REFUSED") || strings.Contains(v.said(), "docs/broker.md") {
+			t.Error(v.said())
+		}
+	})
 	t.Run("login changed", func(t *testing.T) {
 		tap, users := listen(t, a)
 		b.publish(envelope.LaneMail, fl.letter(envelope.Send, "hostb", b.gid, a.gid, "under the old login"), Confirmed)

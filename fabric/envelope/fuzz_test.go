@@ -2,7 +2,9 @@ package envelope
 
 import (
 	"bytes"
+	"encoding/base64"
 	"maps"
+	"math/big"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +29,20 @@ func unpack(packed string) map[string]any {
 	return table
 }
 
+// respelled is sig with the group's order added to its second half: the same
+// signature to who does not insist on the smallest.
+func respelled(f *testing.F, sig string) string {
+	raw, err := base64.RawURLEncoding.DecodeString(sig)
+	if err != nil || len(raw) != 64 {
+		f.Fatalf("%q: %v", sig, err)
+	}
+	order, _ := new(big.Int).SetString("7237005577332262213973186563042994240857116359379907606001950938285454250989", 10)
+	slices.Reverse(raw[32:])
+	order.Add(order, new(big.Int).SetBytes(raw[32:])).FillBytes(raw[32:])
+	slices.Reverse(raw[32:])
+	return base64.RawURLEncoding.EncodeToString(raw)
+}
+
 // Fails when some table crashes the consumer, gets past a limit, or is read as
 // something that we'd not write ourselves.
 func FuzzDecode(f *testing.F) {
@@ -43,6 +59,25 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(pack(full.Table()), full.Body)
 	f.Add("", []byte(nil))
+	for name, values := range map[string][]string{
+		"expiresAt": {"9223372036854775807", "9223372036854775808", "-1", "+1", "01", " 1", "1e3", "0x1", "١", ""},
+		"msgId":     {strings.ToUpper(gidA), "{" + gidA + "}", gidA + "\n", strings.ReplaceAll(gidA, "-", "")},
+		"from":      {"_gateway@hosta", "_gateway@", "broadcast.all", gidA + "\u200b", "*"},
+		"hops":      {"-1", "18446744073709551616", "0"},
+		"reason":    {strings.Repeat("a", 2048), "\xff\xfe", "\x1b[2J"},
+		"MsgId":     {gidB}, // one that only looks like ours
+		"":          {"v"},
+		"x-death":   {strings.Repeat("a", 4096)},
+	} {
+		for _, value := range values {
+			table := full.Table()
+			table[name] = value
+			f.Add(pack(table), full.Body)
+		}
+	}
+	for _, n := range []int{512, 513} { // at the limit and over it
+		f.Add(pack(full.Table()), make([]byte, n))
+	}
 	f.Fuzz(func(t *testing.T, packed string, body []byte) {
 		table := unpack(packed)
 		limits := Limits{HeaderBytes: 2048, BodyBytes: 512}
@@ -85,6 +120,27 @@ func FuzzVerify(f *testing.F) {
 		if body := v.body(f); len(body) < 1024 {
 			f.Add(pack(v.table()), body)
 		}
+	}
+	for sig, v := range signed { // each as it is but for one thing
+		body := v.body(f)
+		f.Add(pack(v.table()), append(slices.Clone(body), 0))
+		f.Add(pack(v.table()), body[:max(len(body)-1, 0)])
+		for name := range v.table() {
+			table := v.table()
+			table[name] = table[name].(string) + " "
+			f.Add(pack(table), body)
+			delete(table, name)
+			f.Add(pack(table), body)
+		}
+		table := v.table()
+		for other := range signed {
+			if other != sig {
+				table["sig"] = other
+				f.Add(pack(table), body)
+			}
+		}
+		table["sig"] = respelled(f, sig)
+		f.Add(pack(table), body)
 	}
 	f.Fuzz(func(t *testing.T, packed string, body []byte) {
 		table := unpack(packed)

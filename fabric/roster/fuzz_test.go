@@ -1,6 +1,8 @@
 package roster
 
 import (
+	"math"
+	"strings"
 	"testing"
 
 	"fleetd/fabric/envelope"
@@ -22,6 +24,20 @@ func FuzzHandle(f *testing.F) {
 		}
 	}
 	f.Add(gid(1), []byte(`{"boot":18446744073709551615,"seq":1e3,"entity":null}`))
+	own := bodyOf(7, "mine") // of our own host
+	many := make([]entityBody, 300)
+	for i := range many {
+		many[i] = bodyOf(i%5, strings.Repeat("n", i))
+	}
+	for _, body := range []gatewayBody{
+		{stamp: stamp{1, 1}, Part: 2, Parts: 1}, {stamp: stamp{1, 1}, Part: 1, Parts: 1 << 40}, {stamp: stamp{1, 1}, Part: 1, Parts: 1, Count: -1, Entities: many},
+		{stamp: stamp{1, 1}, Part: 1, Parts: 1, Entities: []entityBody{own}}, {stamp: stamp{1, 1}, IntervalMS: math.MaxInt64, Progress: map[string]int64{"": math.MinInt64}},
+	} {
+		f.Add(envelope.RosterGateway, raw("hostb", envelope.RosterGateway, body).Body)
+	}
+	f.Add(own.GID, raw("hostb", own.GID, announceBody{stamp{1, 1}, own}).Body)
+	f.Add(envelope.RosterSolicit, raw("hostb", envelope.RosterSolicit, solicitBody{stamp{1, 1}, make([]string, maxTargets+1)}).Body)
+	f.Add(envelope.RosterGateway, []byte(`{"boot":1,"boot":2,"BOOT":3,"seq":1,"entities":`+strings.Repeat("[", 2000)))
 	f.Fuzz(func(t *testing.T, subject string, body []byte) {
 		r, err := New(Config{Host: "hosta", Boot: 1})
 		if err != nil {
