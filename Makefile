@@ -3,7 +3,7 @@
 GO          ?= go
 PREFIX      ?= $(HOME)/.local
 RACE        ?= -race
-PKG         ?= ./...
+PKG         ?= ./test/e2e ./...
 FUZZTIME    ?= 20s
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -34,7 +34,8 @@ demo: ## show two gateways, agents and a main at work (in a minute and a half)
 	@$(GO) build -o bin/demo ./test/demo
 	@exec bin/demo
 
-# Two packages at a time: many of them run a broker of their own.
+# Two packages at a time: many of them run a broker of their own. The one that
+# takes longest, and waits for most of it, comes first and beside all others.
 test: ## vet and all tests, with the race detector (RACE= without, PKG=./x for one)
 	@test/setup go roots broker $(if $(RACE),compiler)
 	$(GO) vet $(PKG)

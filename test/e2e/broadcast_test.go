@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"fleetd/fault"
 	"fleetd/mcp"
@@ -136,10 +137,13 @@ func TestABroadcastToAllIsForWorkers(t *testing.T) {
 	}
 }
 
-// With the broker away members of this host get it, the answer says who did not
-// and why, and the same call reaches those later and nobody twice. Fails when a
-// part that failed is not told, or the repetition goes to all.
-func TestABroadcastWithTheBrokerAway(t *testing.T) {
+// With the broker away a local brief and its reply still work and a remote send
+// fails at once; members of this host get a broadcast, the answer says who did not
+// and why, and the same call reaches those later and nobody twice. With the broker
+// back all of it comes back by itself. Fails when local traffic touches the broker
+// or a remote send waits for it, when a part of a broadcast that failed is not
+// told, or the repetition goes to all.
+func TestWithTheBrokerAway(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
 	defer cancel()
@@ -150,8 +154,8 @@ func TestABroadcastWithTheBrokerAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := addMain(t, ctx, a, "lead")
-	near := addWorker(t, ctx, a, "near", "--reply-with", "ok")
-	there := addWorker(t, ctx, b, "there", "--reply-with", "ok")
+	near := addWorker(t, ctx, a, "near", "--reply-with", "near answer")
+	there := addWorker(t, ctx, b, "there", "--reply-with", "far answer")
 	seen(t, ctx, m, "near@hosta", "there@hostb")
 	node.Down()
 	eventually(t, ctx, func() error {
@@ -161,6 +165,16 @@ func TestABroadcastWithTheBrokerAway(t *testing.T) {
 		}
 		return err
 	})
+	local, err := m.Send(ctx, map[string]any{"to": "near", "content": "still there?", "wait_seconds": longest})
+	if err != nil || local.State != "replied" || local.Reply.Content != "near answer" {
+		t.Fatalf("the local brief came to %+v, %v", local, err)
+	}
+	began := time.Now()
+	_, err = m.Send(ctx, map[string]any{"to": "there@hostb", "content": "and you?", "wait_seconds": longest})
+	if !fault.Is(err, fault.BrokerDown) {
+		t.Fatalf("the remote send came to %v, want BROKER_DOWN", err)
+	}
+	t.Logf("BROKER_DOWN after %s", time.Since(began))
 	args := map[string]any{"content": "lights out", "wait_seconds": longest, "idempotency_key": "k"}
 	r, err := m.Broadcast(ctx, args)
 	if err != nil {
@@ -188,10 +202,11 @@ func TestABroadcastWithTheBrokerAway(t *testing.T) {
 	})
 	wantStates(t, r, map[string]string{"near@hosta": "injected", "there@hostb": "injected"})
 	for _, w := range []*fleet.Worker{near, there} {
-		prompts, err := w.Prompts()
-		if err != nil || len(prompts) != 1 {
-			t.Fatalf("%s was given %q (%v), want it once", w.Name, prompts, err)
-		}
+		prompted(t, ctx, w, "lights out")
+	}
+	back, err := m.Send(ctx, map[string]any{"to": "there@hostb", "content": "back?", "wait_seconds": longest})
+	if err != nil || back.State != "replied" || back.Reply.Content != "far answer" {
+		t.Fatalf("after the restart the remote brief came to %+v, %v", back, err)
 	}
 }
 

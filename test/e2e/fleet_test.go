@@ -14,11 +14,11 @@ import (
 
 const (
 	mains    = 4
-	workers  = 4
+	workers  = 8 // each takes a while for a brief
 	briefsOf = 200
 )
 
-// Two hundred briefs from four mains to four workers on the other host: each
+// Two hundred briefs from four mains to eight workers on the other host: each
 // is injected once and in order per pair, each is answered, and every answer is
 // drained once. Fails when a brief is lost, doubled or overtaken by another of
 // its pair, or a reply is lost or shown twice.

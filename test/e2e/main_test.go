@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -27,7 +28,19 @@ func TestMain(m *testing.M) {
 
 type prepared struct{ m *testing.M }
 
+// atOnce is how many tests run at a time: most of their time they wait for what
+// a product takes its time for.
+const atOnce = 4
+
 func (p prepared) Run() int {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", fmt.Sprint(atOnce)); err != nil {
+			panic(err) // the flag is the testing package's
+		}
+	}
 	err := fleet.Build(context.Background())
 	if err == nil {
 		err = rabbit.Boot()

@@ -10,33 +10,6 @@ import (
 	"fleetd/test/fleet"
 )
 
-// A brief crosses two hosts and its answer comes back. Fails when any hop of
-// the trip is broken.
-func TestBriefAndReplyCrossHosts(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	a, b := twoHosts(t, ctx)
-	w := addWorker(t, ctx, b, "reviewer", "--reply-with", "looks good")
-	m := addMain(t, ctx, a, "lead")
-	seen(t, ctx, m, "reviewer@hostb")
-
-	r, err := m.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "please review parser.go", "wait_seconds": longest})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.State != "replied" || r.Reply == nil || r.Reply.Content != "looks good" || r.Reply.From != "reviewer@hostb" {
-		t.Fatalf("the reply is %+v, want one from reviewer@hostb", r)
-	}
-	prompts, err := w.Prompts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(prompts) != 1 || !strings.Contains(prompts[0], "please review parser.go") || !strings.Contains(prompts[0], r.MsgID) {
-		t.Fatalf("the model was given %q, want the brief once", prompts)
-	}
-}
-
 func addWorker(t *testing.T, ctx context.Context, h *fleet.Host, name string, flags ...string) *fleet.Worker {
 	t.Helper()
 	w, err := h.AddWorker(ctx, name, flags...)

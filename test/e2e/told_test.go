@@ -143,6 +143,23 @@ func (s *stage) told(t *testing.T, ctx context.Context, msgID, kind, reason stri
 	}
 }
 
+// told demands that the next mail of m is a notice of that kind about sent.
+func told(t *testing.T, ctx context.Context, m *fleet.Main, sent mcp.SendResult, kind string) {
+	t.Helper()
+	for {
+		r, err := m.Poll(ctx, map[string]any{"wait_seconds": longest, "max": 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, msg := range r.Messages {
+			if msg.Kind != kind || msg.InReplyTo != sent.MsgID {
+				t.Fatalf("%s got %+v, want %s of %s", m.Name, msg, kind, sent.MsgID)
+			}
+			return
+		}
+	}
+}
+
 var barriers atomic.Int64
 
 // toldNoMore demands that lead is told nothing else: the next mail that comes

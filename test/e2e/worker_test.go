@@ -204,14 +204,55 @@ func reconnect(t *testing.T, ctx context.Context, m *fleet.Main) {
 	}
 }
 
+// Briefs to another host and what becomes of them, on one stage.
+func TestABriefCrossesHosts(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*bound)
+	defer cancel()
+	s := newStage(t, ctx)
+	s.inTurn(t, ctx, []turn{
+		{"and is answered", answeredAcrossHosts},
+		{"too long to be pasted", announcedAndRead},
+		{"its worker ends", abandonedByItsWorker},
+	})
+}
+
+// A brief crosses two hosts and its answer comes back. Fails when any hop of
+// the trip is broken.
+func answeredAcrossHosts(t *testing.T, ctx context.Context, s *stage) {
+	w := s.worker(t, ctx, "reviewer", "--reply-with", "looks good")
+	r, err := s.lead.Send(ctx, map[string]any{"to": "reviewer@hostb", "content": "please review parser.go", "wait_seconds": longest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.State != "replied" || r.Reply == nil || r.Reply.Content != "looks good" || r.Reply.From != "reviewer@hostb" {
+		t.Fatalf("the reply is %+v, want one from reviewer@hostb", r)
+	}
+	prompts, err := w.Prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(prompts) != 1 || !strings.Contains(prompts[0], "please review parser.go") || !strings.Contains(prompts[0], r.MsgID) {
+		t.Fatalf("the model was given %q, want the brief once", prompts)
+	}
+}
+
+// §14: worker's pane gone. A main whose brief is with a worker that ends is told so, without anybody
+// writing to that worker again. Fails when the end of a pane is only noticed
+// with the next message for it.
+func abandonedByItsWorker(t *testing.T, ctx context.Context, s *stage) {
+	w := s.worker(t, ctx, "mortal", "--replies=-1", "--work", "1h")
+	sent := s.brief(t, ctx, w, "take your time", "injected", "")
+	if err := w.Control("exit"); err != nil {
+		t.Fatal(err)
+	}
+	told(t, ctx, s.lead, sent, "ABANDONED")
+}
+
 // A brief too long to be pasted is announced by one line, read whole by the
 // worker and answered. Fails when it is pasted, cut, or its answer is not
 // known to be one.
-func TestLongBriefIsAnnouncedAndRead(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
-	defer cancel()
-	s := newStage(t, ctx)
+func announcedAndRead(t *testing.T, ctx context.Context, s *stage) {
 	w := s.worker(t, ctx, "reader", "--reply-with", "read it all")
 	var b strings.Builder
 	for i := 0; b.Len() < 20<<10; i++ {
