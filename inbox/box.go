@@ -59,11 +59,31 @@ type box struct {
 	reason  string   // why the gate is closed; "" open
 	since   time.Time
 	missing absence
+	said    map[string]string // what cannot be done yet, by what it is about: the error that was logged
 
 	recent     []recent
 	recentSize int
 	ended      map[string][32]byte // hashes of what left lately: the store may not know yet
 	endedOrder []string
+}
+
+// fails reports whether an error about something that is tried again and again
+// is new, and so to be logged; nil ends it.
+func (b *box) fails(about string, err error) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		delete(b.said, about)
+		return false
+	}
+	if b.said[about] == err.Error() {
+		return false
+	}
+	if b.said == nil {
+		b.said = map[string]string{}
+	}
+	b.said[about] = err.Error()
+	return true
 }
 
 // attempt is a wait for the gate of one pane.

@@ -221,11 +221,11 @@ func (in *Inbox) paneGone(ctx context.Context, t *try) bool {
 	case t.committed:
 		t.box.release(t.item)
 	}
-	if err := in.retire(ctx, t.box, &t.pane); err != nil {
+	err := in.retire(ctx, t.box, &t.pane)
+	if t.box.fails(t.box.gid, err) { // it is tried at each look at the pane
 		in.log.Error("the end of a worker could not be recorded yet", "name", t.box.snapshot().Name, "error", err)
-		return false
 	}
-	return true
+	return err == nil
 }
 
 // absence is how long a pane shows no agent.

@@ -145,7 +145,6 @@ func TestWhatCannotBeToldYetIsSaidOnce(t *testing.T) {
 	t.Cleanup(w.stop)
 	w.in.patience = 1
 	e, ends := endings(t, w)
-	await(t, "the end of its injection", func() bool { return !w.in.box(e.GID).injecting() })
 	w.reports.set(func(r *reports) { r.fail = errors.New("the reason why") })
 	for range 5 {
 		if err := w.in.Unseat(t.Context(), e.GID, paneOf(e)); err == nil || !strings.Contains(err.Error(), "the reason why") {
@@ -162,6 +161,37 @@ func TestWhatCannotBeToldYetIsSaidOnce(t *testing.T) {
 	w.reports.set(func(r *reports) { r.fail = nil })
 	same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
 	same(t, "told", allTold, ends())
+}
+
+// Fails if what is tried again and again, the end of a worker whose pane is gone
+// or that of mail whose life is over, is logged with each try that fails.
+func TestEachTryOfAnEndIsNotSaidAnew(t *testing.T) {
+	var log syncBuffer
+	w := newWorldOn(t, openStore(t))
+	w.begin(func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}) })
+	t.Cleanup(w.stop)
+	said := func(words string) int { return strings.Count(log.String(), words) }
+
+	m := w.main("m")
+	dying := w.brief(m.GID, "dying")
+	w.broker.publish(m.GID, dying)
+	w.reports.set(func(r *reports) { r.fail = errors.New("the reason why") })
+	w.clock.pass(16 * time.Minute)
+	await(t, "a few sweeps", func() bool { return w.reports.failed() > 3 })
+	same(t, "lines about the mail", 1, said("could not be reported yet"))
+	w.reports.set(func(r *reports) { r.fail = nil })
+	w.awaitEnd(dying, "FAILED EXPIRED")
+
+	e := w.worker("a")
+	w.panes.gate("pane-a", "BUSY")
+	w.deliver(w.brief(e.GID, "waits"))
+	w.disk.set(func(d *disk) { d.down = true })
+	w.panes.set(func() { w.panes.all["pane-a"].gone = true })
+	tried := w.disk.failures.Load()
+	await(t, "a few looks at the pane", func() bool { return w.disk.failures.Load() > tried+2 })
+	same(t, "lines about the worker", 1, said("could not be recorded yet"))
+	w.disk.set(func(d *disk) { d.down = false })
+	same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
 }
 
 // syncBuffer is what was logged.

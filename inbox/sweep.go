@@ -111,10 +111,11 @@ func (in *Inbox) expel(ctx context.Context, b *box, it *item, reason string) err
 		return nil
 	}
 	failpoint.Hit("inbox.expel.before")
-	if err := in.final(ctx, it.env, b.gid, envelope.Failed, reason); err != nil {
-		if !fault.Is(err, fault.StoreUnavailable) {
-			in.log.Error("the end of a message could not be reported yet", "msg", it.env.MsgID, "trace", it.env.TraceID, "error", err)
-		}
+	err := in.final(ctx, it.env, b.gid, envelope.Failed, reason)
+	if b.fails(it.env.MsgID, err) && !fault.Is(err, fault.StoreUnavailable) { // it is tried by every sweep
+		in.log.Error("the end of a message could not be reported yet", "msg", it.env.MsgID, "trace", it.env.TraceID, "error", err)
+	}
+	if err != nil {
 		b.release(it)
 		return err
 	}
