@@ -212,8 +212,11 @@ func answeredTooLate(t *testing.T, ctx context.Context, a, b *fleet.Host) {
 					select {
 					case <-surfaced:
 					case <-time.After(time.Second): // what came to the poll is on its way to the test
-						if (fault.Is(err, fault.NoWaiter) || fault.Is(err, fault.Expired)) && ctx.Err() == nil {
-							timeout *= 2 // too short to surface
+						if fault.Is(err, fault.NoWaiter) && ctx.Err() == nil {
+							continue // the poll was not there yet
+						}
+						if fault.Is(err, fault.Expired) && ctx.Err() == nil {
+							timeout = min(2*timeout, longest) // too short to surface
 							continue
 						}
 					}
