@@ -23,7 +23,7 @@ const (
 	childDir  = "STORE_TEST_DIR"
 
 	roleWrite   = "write"   // writes for ever, one line per acknowledged write
-	roleMigrate = "migrate" // stops in the middle of a schema step
+	roleMigrate = "migrate" // takes one new schema step and stops in the middle of the next
 	roleCompact = "compact" // compacts for ever
 )
 
@@ -73,7 +73,7 @@ func (c *child) kill() []string {
 func runChild(role, dir string) int {
 	opts := Options{Dir: dir, Steps: migrations.Steps}
 	if role == roleMigrate {
-		opts.Steps = nextSteps(halfStep)
+		opts.Steps = append(nextSteps(addBucket), halfStep)
 	}
 	s, err := Open(context.Background(), opts)
 	if err != nil {

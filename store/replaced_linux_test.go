@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"fleetd/migrations"
 	"fleetd/test/fslog"
 )
 
@@ -22,7 +23,7 @@ func TestFilesOfTheStoreAreReplacedInOneStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	compacted := log.Told()
-	for file, events := range map[string][]string{holderPath(path): of(opened, holderPath(path)), backupPath(path, 1): of(opened, backupPath(path, 1)), path: compacted} {
+	for file, events := range map[string][]string{holderPath(path): of(opened, holderPath(path)), backupPath(path, len(migrations.Steps)): of(opened, backupPath(path, len(migrations.Steps))), path: compacted} {
 		fslog.InOneStep(t, events, file)
 		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: mode %v, %v", file, info.Mode(), err)
