@@ -42,7 +42,7 @@ func TestRecordsAreWrittenAsEver(t *testing.T) {
 		"brief": {body(Brief{GID: "g", Seq: 1, MsgID: "m", TraceID: "t", Sender: "s", SenderHost: "h", SenderName: "n", Kind: "SEND", State: "in_doubt"}),
 			"\x01\x00\x00\x00\xbd" + `{"GID":"g","Seq":1,"MsgID":"m","TraceID":"t","Sender":"s","SenderHost":"h","SenderName":"n","Kind":"SEND","Hops":0,"TS":0,"ExpiresAt":0,"At":0,"State":"in_doubt","Boot":0,"Announced":false}` + "body"},
 		"held": {body(Held{GID: "g", Seq: 1, MsgID: "m", TraceID: "t", Kind: "FAILED", From: "f", FromHost: "h", Reason: "EXPIRED", Local: true}),
-			"\x01\x00\x00\x00\xe7" + `{"GID":"g","Seq":1,"MsgID":"m","TraceID":"t","Kind":"FAILED","From":"f","FromHost":"h","FromName":"","InReplyTo":"","Reason":"EXPIRED","TurnID":"","Hops":0,"TS":0,"ExpiresAt":0,"At":0,"Local":true,"Offered":false,"Size":0,"Cost":0}` + "body"},
+			"\x01\x00\x00\x00\xd9" + `{"GID":"g","Seq":1,"MsgID":"m","TraceID":"t","Kind":"FAILED","From":"f","FromHost":"h","InReplyTo":"","Reason":"EXPIRED","TurnID":"","Hops":0,"TS":0,"ExpiresAt":0,"At":0,"Local":true,"Offered":false,"Size":0,"Cost":0}` + "body"},
 		"entity": {plain(Entity{GID: "g", Kind: "main", Name: "n", Groups: []string{"a"}, State: "stopping"}),
 			`{"GID":"g","Kind":"main","Name":"n","Groups":["a"],"Pane":"","Terminal":"","AgentKind":"","Leader":"","State":"stopping","Launched":false,"KeepPane":false,"CreatedAt":0,"GoneAt":0}`},
 		"home": {plain(Home{GID: "g", Host: "h", Name: "n", Kind: "orchestrator"}),
