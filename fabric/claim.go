@@ -59,19 +59,19 @@ func (s *session) keepClaim() {
 
 // claimRefused tells of a refusal; true if it ended the session.
 func (f *Fabric) claimRefused(s *session, err error, since time.Time, said *time.Time) bool {
-	if time.Since(since) <= f.refusedFor {
-		if f.Claim().Status != ClaimContested {
-			f.setClaim(ClaimRefused)
-		}
-		return false
-	}
-	if denied(err) {
+	if denied(err) { // no wait cures it
 		f.setClaim(ClaimRefused)
 		text := noRight(f.names.ControlQueue(f.cfg.Host))
 		f.update(func() { f.reason = text })
 		if time.Since(*said) > contestedEvery {
 			*said = time.Now()
 			f.log.Error(text, "host", f.cfg.Host, "broker", f.dialer.where(), "error", err)
+		}
+		return false
+	}
+	if time.Since(since) <= f.refusedFor {
+		if f.Claim().Status != ClaimContested {
+			f.setClaim(ClaimRefused)
 		}
 		return false
 	}

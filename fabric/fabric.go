@@ -98,7 +98,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 		s := newSession(f)
 		err := s.run(ctx)
 		f.update(func() {
-			f.reason = "stopped"
+			f.reason = errStopped.Error()
 			if ctx.Err() == nil {
 				f.reason = err.Error()
 			}
@@ -112,7 +112,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 			b.Reset()
 		}
 		if !pause(ctx, b.NextBackOff()) {
-			f.update(func() { f.reason = "stopped" })
+			f.update(func() { f.reason = errStopped.Error() })
 			return nil
 		}
 	}

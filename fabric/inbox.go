@@ -187,7 +187,7 @@ func (in *inbox) trouble(s *session, err error, refusedSince time.Time) {
 	var text string
 	switch {
 	case isRefusal(err):
-		if time.Since(refusedSince) <= f.refusedFor {
+		if !denied(err) && time.Since(refusedSince) <= f.refusedFor {
 			return // ordinary after a crash or a partition (broker fact §3)
 		}
 		if denied(err) {

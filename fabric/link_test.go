@@ -93,6 +93,9 @@ func TestSecondGatewayOfAHostIdIsRefusedAndLoud(t *testing.T) {
 		t.Error("the second one got a signal")
 	}
 	first.stop()
+	if lines := first.log.lines(); !contains(lines, "broker link ended") || contains(lines, "context canceled") {
+		t.Errorf("the first one's log ends with %q", lines[max(0, len(lines)-3):])
+	}
 	second.await(Connected)
 	eventually(t, "the inbox taken over", func() bool { return second.InboxState(worker).Status == InboxAttached })
 }

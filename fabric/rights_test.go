@@ -198,7 +198,7 @@ func visit(fl *fleet, node *rabbit.Node, host, vhost string) *visitor {
 	v.gateway = fl.gateway(host, func(cfg *Config, _ *Deps) {
 		cfg.URI = strings.Replace(node.URI, "guest:guest", host+":secret", 1) + vhost
 	})
-	v.refusedFor = 0 // nobody else is there to be waited for
+	v.refusedFor = time.Hour // a right that is missing is named before
 	v.run()
 	v.box = v.gateway.box(v.gid, func(i *Inbox) { i.Worker = true; i.Groups = []string{"crew"} })
 	return v

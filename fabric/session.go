@@ -74,6 +74,9 @@ func (s *session) run(parent context.Context) error {
 	} else if cause := context.Cause(s.ctx); cause != nil {
 		err = cause // what ended the session says more than what then failed
 	}
+	if parent.Err() != nil {
+		err = errStopped
+	}
 	s.stop(err)
 	return err
 }
@@ -203,6 +206,9 @@ func (s *session) aside(ctx context.Context, do func(*amqp.Channel) error) error
 		return ctx.Err()
 	}
 }
+
+// errStopped is the end that was asked for.
+var errStopped = errors.New("stopped")
 
 var errSessionOver = errors.New("the broker session is over")
 

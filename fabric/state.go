@@ -93,7 +93,11 @@ func (f *Fabric) update(change func()) {
 		next.Since = f.state.Since
 	}
 	f.state = next
-	f.log.Info("broker link", "state", next.Phase, "reason", next.Reason, "broker", f.dialer.where())
+	if next.Reason == errStopped.Error() {
+		f.log.Info("broker link ended", "broker", f.dialer.where())
+	} else {
+		f.log.Info("broker link", "state", next.Phase, "reason", next.Reason, "broker", f.dialer.where())
+	}
 	f.changes = append(f.changes, next)
 	select {
 	case f.changed <- struct{}{}:

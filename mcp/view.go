@@ -44,6 +44,8 @@ func rosterHost(h roster.HostView) RosterHost {
 	switch {
 	case h.Age < 0:
 		out.AgeSeconds, out.Note = -1, "not heard since this gateway started; listed from memory"
+	case h.Silent && !h.Local:
+		out.Note = "it does not answer this host, which it does not trust, it seems: see bridged doctor"
 	case !h.Complete && !h.Local:
 		out.Note = "not all of its entities are known yet"
 	}

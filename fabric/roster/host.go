@@ -62,7 +62,12 @@ type ask struct {
 	last   time.Time
 	pause  time.Duration // what has to lie between two that come of a mismatch
 	demand bool          // somebody waits for it: asked whatever the digest says
+	vain   int           // solicitations in a row that no full announcement followed
 }
+
+// silentAfter is how many solicitations in vain make a host one that does not
+// answer us, though we hear it: it refuses what we sign.
+const silentAfter = 3
 
 func newHost(id string, interval time.Duration) *host {
 	return &host{id: id, interval: interval, serving: true, reported: Never, hostView: hostView{records: map[string]*record{}}}
@@ -77,7 +82,7 @@ func (h *host) admit(s stamp) (fresh, reborn bool) {
 		return false, false
 	case s.Boot > h.boot:
 		reborn = h.boot != 0
-		h.boot, h.left, h.complete, h.claimed, h.full = s.Boot, false, false, "", round{}
+		h.boot, h.left, h.complete, h.claimed, h.full, h.ask.vain = s.Boot, false, false, "", round{}, 0
 	case s.Seq != h.seq+1:
 		h.complete, h.full = false, round{}
 	}
@@ -108,6 +113,9 @@ func (v *hostView) sum() string {
 	}
 	return v.digest
 }
+
+// silent reports whether the host is asked for its entities in vain.
+func (v *hostView) silent() bool { return !v.settled() && v.ask.vain >= silentAfter }
 
 // settled reports whether all that the host announced is here.
 func (v *hostView) settled() bool {

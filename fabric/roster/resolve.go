@@ -189,14 +189,24 @@ func (r *Roster) doubt(address string, now time.Time) string {
 	if qualified && r.stateOf(host, now) == Never {
 		return fmt.Sprintf("No host %.80q was ever heard; the host ids are in bridge_roster.", host)
 	}
-	var partly []string
+	var partly, silent []string
 	for _, id := range sortedKeys(r.hosts) {
-		if h := r.hosts[id]; h != r.self && h.state(now) == Online && !h.settled() {
+		switch h := r.hosts[id]; {
+		case h == r.self || h.state(now) != Online || h.settled():
+		case h.silent():
+			silent = append(silent, id)
+		default:
 			partly = append(partly, id)
 		}
 	}
-	if len(partly) == 0 {
-		return ""
+	var sentences []string
+	if len(silent) > 0 {
+		sentences = append(sentences, fmt.Sprintf("This host is not told who lives on %s: it is not trusted there, it seems; `bridged doctor` says what to do.", listed(silent)))
 	}
-	return fmt.Sprintf("Who lives on %s is not fully known yet; try again in some seconds.", strings.Join(partly[:min(len(partly), maxListed)], ", "))
+	if len(partly) > 0 {
+		sentences = append(sentences, fmt.Sprintf("Who lives on %s is not fully known yet; try again in some seconds.", listed(partly)))
+	}
+	return strings.Join(sentences, " ")
 }
+
+func listed(hosts []string) string { return strings.Join(hosts[:min(len(hosts), maxListed)], ", ") }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 )
 
@@ -135,4 +136,38 @@ func TestNearest(t *testing.T) {
 	} {
 		want(t, address, strings.Join(nearest(address, all), " "), names)
 	}
+}
+
+// A host that does not trust ours is heard, and refuses what we ask. Fails when
+// that is told as something that passes in some seconds, or when it is still said
+// once the host has answered.
+func TestUnknownSaysThatAHostDoesNotAnswer(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		f.join("hostb", worker(1, "builder"))
+		f.mu.Lock()
+		f.lose = func(to string, e *envelope.Envelope) bool { return to == "hostb" && e.Signer == "hosta" }
+		f.mu.Unlock()
+		a := f.start("hosta")
+		a.connect()
+		says := func(part string) {
+			t.Helper()
+			if _, err := a.Resolve("builder"); err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("it came to %v, want %q", err, part)
+			}
+		}
+		pass(6 * time.Second) // one heartbeat
+		says("Who lives on hostb is not fully known yet; try again")
+		pass(time.Minute)
+		says("This host is not told who lives on hostb: it is not trusted there, it seems; `bridged doctor`")
+		if v := a.Hosts(); len(v) != 2 || !v[1].Silent || v[0].Silent {
+			t.Errorf("the hosts are %+v", v)
+		}
+		f.mu.Lock()
+		f.lose = nil
+		f.mu.Unlock()
+		pass(maxPause + time.Minute)
+		if got, err := a.Resolve("builder"); err != nil || got.GID != gid(1) || a.Hosts()[1].Silent {
+			t.Errorf("after it answered: %+v, %v", got, err)
+		}
+	})
 }

@@ -18,6 +18,7 @@ type HostView struct {
 	Entities int           // that live there, withdrawn ones not counted
 	Offset   time.Duration // estimate of how far its clock is ahead of ours
 	Complete bool          // all that it announces is known here
+	Silent   bool          // it is not, and the host does not answer this one
 }
 
 // EntityView is one entity as seen from here. Where its host is not online,
@@ -71,7 +72,7 @@ func (r *Roster) hostView(id, state string, now time.Time) HostView {
 	}
 	v := HostView{
 		Host: id, State: state, Local: h == r.self, Age: -1, Boot: h.boot, Interval: h.interval,
-		Profiles: slices.Clone(h.profiles), Offset: h.offset.estimate(), Complete: h.settled(),
+		Profiles: slices.Clone(h.profiles), Offset: h.offset.estimate(), Complete: h.settled(), Silent: h.silent(),
 	}
 	switch {
 	case v.Local:
