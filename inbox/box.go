@@ -22,6 +22,7 @@ type box struct {
 	over    chan struct{}               // closed when the entity is gone
 	filling sync.Mutex                  // one refill at a time; taken before mu
 	started bool                        // guarded by Inbox.mu
+	telling sync.Mutex                  // one word to Config.Changed at a time; taken after Inbox.registry
 
 	life   context.Context // until the entity's end begins
 	retire context.CancelFunc

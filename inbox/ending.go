@@ -78,8 +78,10 @@ func (in *Inbox) retire(ctx context.Context, b *box, reaped *Pane) error {
 		return err
 	}
 	failpoint.Hit("inbox.retire.after")
+	b.telling.Lock()
 	in.cfg.Changed(e) // presence is withdrawn before the loop takes the next step
 	b.become(e)
+	b.telling.Unlock()
 	in.log.Info("an entity ends", "name", e.Name, "gid", e.GID)
 	in.mu.Lock()
 	in.start(b)
@@ -196,7 +198,7 @@ func (in *Inbox) gone(ctx context.Context, b *box) (done bool, err error) {
 		return false, err
 	}
 	b.become(e)
-	in.cfg.Changed(e)
+	in.tell(e.GID)
 	in.log.Info("an entity has ended", "name", e.Name, "gid", e.GID)
 	close(b.over)
 	return true, nil

@@ -59,6 +59,27 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 			return e, "", false, err
 		}
 	}
+	e, token, created, err = in.enter(ctx, r, pane)
+	if err == nil {
+		in.tell(e.GID)
+	}
+	return e, token, created, err
+}
+
+// tell hands an entity as it is now to Config.Changed, which may ask the broker
+// and take its time: only who changes the same entity waits for it.
+func (in *Inbox) tell(gid string) {
+	b := in.box(gid)
+	if b == nil {
+		return // forgotten already
+	}
+	b.telling.Lock()
+	defer b.telling.Unlock()
+	in.cfg.Changed(b.snapshot())
+}
+
+// enter records an entity that is registered, new or known.
+func (in *Inbox) enter(ctx context.Context, r Registration, pane Pane) (e store.Entity, token string, created bool, err error) {
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	if e, created, err = in.named(r); err != nil {
@@ -88,7 +109,6 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 			b.renew()
 		}
 	}
-	in.cfg.Changed(e)
 	return e, token, created, nil
 }
 

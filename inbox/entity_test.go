@@ -395,3 +395,71 @@ func TestAnAbsenceIsOnlyWhatWasSeen(t *testing.T) {
 	note(time.Hour, 0)
 	note(time.Second, time.Second)
 }
+
+// Fails if an entity that is slow to be told of, as when the broker takes its
+// time, holds up others; or if its own end, which comes meanwhile, is told before
+// it and undone by it.
+func TestASlowBrokerHoldsUpNobodyElse(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	var mu sync.Mutex
+	var told []string
+	w := newWorldOn(t, openStore(t))
+	w.begin(func(c *Config) {
+		c.Changed = func(e store.Entity) {
+			if e.Name == "slow" && e.State == Live {
+				close(begun)
+				<-release
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, e.Name+" "+e.State)
+		}
+	})
+	t.Cleanup(w.stop)
+	slow := make(chan error, 1)
+	go func() {
+		_, _, _, err := w.in.Register(context.Background(), Registration{Name: "slow", Kind: Main})
+		slow <- err
+	}()
+	<-begun
+	others := make(chan error, 1)
+	go func() {
+		others <- func() error {
+			ctx := context.Background()
+			if _, _, _, err := w.in.Register(ctx, Registration{Name: "other", Kind: Main}); err != nil {
+				return err
+			}
+			if _, err := w.in.ChangeGroups(ctx, "other", []string{"crew"}, nil); err != nil {
+				return err
+			}
+			e, err := w.in.Unregister(ctx, "other")
+			w.in.AwaitEnd(ctx, e.GID)
+			return err
+		}()
+	}()
+	select {
+	case err := <-others:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(hang):
+		t.Error("others wait")
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.in.Unregister(context.Background(), "slow")
+		ended <- err
+	}()
+	close(release)
+	for _, c := range []chan error{slow, ended} {
+		if err := <-c; err != nil {
+			t.Error(err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	at := func(words string) int { return slices.Index(told, words) }
+	if at("slow live") < 0 || at("slow live") > at("slow stopping") {
+		t.Errorf("told were %q", told)
+	}
+}

@@ -73,7 +73,8 @@ type Config struct {
 	Names    Names
 	Window   Window // nil without a broker
 	Panes    Panes  // nil without herdr
-	// Changed is told of every entity that is made, changed or ended.
+	// Changed is told of every entity that is made, changed or ended: of one at
+	// a time and as it is then, of several at once.
 	Changed func(store.Entity)
 	// Nudge makes the line for a main's pane: so much mail is held, and who sent
 	// the newest. Nil: no pane is told.

@@ -62,24 +62,33 @@ func nameOr(name, other string) string {
 // Launched makes a reserved worker live in its pane, together with also; from
 // here on it is announced.
 func (in *Inbox) Launched(ctx context.Context, gid string, pane Pane, also func(*store.Tx) error) (store.Entity, error) {
+	e, b, err := in.ready(ctx, gid, pane, also)
+	if err != nil {
+		return e, err
+	}
+	in.tell(gid)
+	in.mu.Lock()
+	in.start(b)
+	in.mu.Unlock()
+	return e, nil
+}
+
+// ready records that a reserved worker lives.
+func (in *Inbox) ready(ctx context.Context, gid string, pane Pane, also func(*store.Tx) error) (store.Entity, *box, error) {
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	b := in.box(gid)
 	if b == nil || b.snapshot().State != Launching {
-		return store.Entity{}, fault.New(fault.SpawnFailed, "it was stopped before it was ready")
+		return store.Entity{}, nil, fault.New(fault.SpawnFailed, "it was stopped before it was ready")
 	}
 	e := b.snapshot()
 	e.State = Live
 	e.Pane, e.Terminal, e.AgentKind, e.Leader = pane.ID, pane.Terminal, pane.Kind, pane.Leader
 	if err := in.record(ctx, e, "", also); err != nil {
-		return e, err
+		return e, nil, err
 	}
 	b.become(e)
-	in.cfg.Changed(e)
-	in.mu.Lock()
-	in.start(b)
-	in.mu.Unlock()
-	return e, nil
+	return e, b, nil
 }
 
 // Discard forgets a reserved worker that never was ready, and its token,

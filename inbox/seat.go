@@ -59,7 +59,7 @@ func (in *Inbox) seat(ctx context.Context, b *box, e store.Entity) error {
 		return err
 	}
 	b.become(e)
-	in.cfg.Changed(e)
+	in.tell(e.GID)
 	return nil
 }
 
