@@ -94,7 +94,7 @@ func cli(t *testing.T, ctx context.Context, h *fleet.Host, stdin string, args ..
 // leaves out who may have been meant.
 func badAddresses(t *testing.T, ctx context.Context, s *stage) {
 	s.worker(t, ctx, "reviewer")
-	s.refused(t, ctx, "xylophone", "x", fault.UnknownRecipient, `"xylophone"`, "bridge_roster")
+	s.refused(t, ctx, "xylophone", "x", fault.UnknownRecipient, `"xylophone"`, "roster lists everyone")
 	s.refused(t, ctx, "reveiwer", "x", fault.UnknownRecipient, "reviewer@hostb")
 	s.refused(t, ctx, "reviewer@hostc", "x", fault.UnknownRecipient, "reviewer@hostb")
 	s.refused(t, ctx, "twin", "x", fault.AmbiguousRecipient, "twin@hosta", "twin@hostb")

@@ -138,7 +138,8 @@ func fullDiskUnderLoad(t *testing.T, disk fullDisk) {
 			t.Error(err)
 		}
 	})
-	a, b := addHost(t, ctx, f, "hosta"), addHost(t, ctx, f, "hostb")
+	const unbounded = "BRIDGED_LIMITS_PER_PAIR=0" // however long it takes, who sends on is not stopped for that
+	a, b := addHost(t, ctx, f, "hosta", unbounded), addHost(t, ctx, f, "hostb", unbounded)
 	if err := f.TrustEachOther(); err != nil {
 		t.Fatal(err)
 	}
