@@ -85,8 +85,9 @@ type Deps struct {
 	// before the state becomes connected; ctx ends after 5 s. May be nil.
 	Sync func(ctx context.Context) error
 
-	OnSignal   func(*envelope.Envelope)
-	OnPresence func(*envelope.Envelope)
+	OnSignal func(*envelope.Envelope)
+	// OnPresence takes presence; what it returns refused is counted and logged.
+	OnPresence func(*envelope.Envelope) error
 	// OnControl takes a control message: it returns nil when what it needs is
 	// committed, and the message is acked; an error gives it back to the
 	// broker. Nil: control messages are counted and acked.

@@ -47,6 +47,9 @@ func (f *floods) take(now time.Time, env *envelope.Envelope) judgement {
 		return judgement{}
 	}
 	pair := [2]string{env.From, env.To}
+	if env.Kind.Travels(envelope.LaneControl) {
+		pair[0] = env.Signer // whoever it says asks: each request costs an answer, a step and a line
+	}
 	l := f.pairs[pair]
 	if l == nil {
 		if len(f.pairs) >= floodPairs {
@@ -70,7 +73,7 @@ func (f *floods) take(now time.Time, env *envelope.Envelope) judgement {
 	if l.limit.AllowN(l.at, 1) {
 		return judgement{}
 	}
-	j := refused(reasonFlood, fault.RateLimited, "%s sends %s more than %d messages within a minute", env.From, env.To, floodSlack*f.perMinute)
+	j := refused(reasonFlood, fault.RateLimited, "%s sends %s more than %d messages within a minute", pair[0], env.To, floodSlack*f.perMinute)
 	if env.Kind.Brief() && now.Sub(l.told) >= floodTell {
 		l.told, j.report = now, true
 	}
@@ -96,9 +99,10 @@ func (f *floods) forget(now time.Time) {
 }
 
 // counts reports whether a message is one that its sender could bring in any
-// number: all mail of other hosts, and reports on either lane about what never
-// went to it. A report that is owed comes once. What we signed ourselves is a
-// migration's (design §12), which may bring a whole old queue at once.
+// number: all mail of other hosts, their questions and requests, and reports on
+// either lane about what never went to it. A report that is owed comes once. What
+// we signed ourselves is a migration's (design §12), which may bring a whole old
+// queue at once.
 func (v *verifier) counts(p place, env *envelope.Envelope) bool {
 	if env.Signer == v.host {
 		return false
@@ -107,6 +111,8 @@ func (v *verifier) counts(p place, env *envelope.Envelope) bool {
 	case envelope.Failed, envelope.Abandoned:
 		_, owed := v.noted.RecipientHost(env.InReplyTo, env.From)
 		return !owed
+	case envelope.Ask:
+		return true
 	}
-	return p.lane == envelope.LaneMail
+	return p.lane == envelope.LaneMail || p.lane == envelope.LaneControl
 }

@@ -3,6 +3,7 @@ package fabric
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,5 +163,66 @@ func TestMailIsNoFloodBecauseItComesAgainOrIsOurOwn(t *testing.T) {
 	}
 	if n := b.Refusals()["rate_limited"]; n != 0 {
 		t.Errorf("%d were refused", n)
+	}
+}
+
+// A trusted gateway asks and announces without end. Fails when more of its
+// requests and questions are served than of its mail would be taken, whoever it
+// says asks, when each of its expired briefs is reported, or each refusal of its
+// presence logged; or when another host's request is kept out.
+func TestAFloodOfRequestsIsServedAtAPace(t *testing.T) {
+	t.Attr("threat", "G5 B8")
+	const perPair, flood = 20, 200
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
+	now := time.Now() // stands still: on a slow machine none becomes free
+	var served, asked, reported atomic.Int64
+	friends := make(chan bool, 1)
+	b := fl.up("hostb", func(c *Config, d *Deps) {
+		c.PerPair, d.Now = perPair, func() time.Time { return now }
+		d.OnControl = func(e *envelope.Envelope) error {
+			if served.Add(1); e.Signer == "hostc" {
+				friends <- true
+			}
+			return nil
+		}
+		d.OnSignal = func(*envelope.Envelope) { asked.Add(1) }
+		d.RefusedBrief = func(*envelope.Envelope, fault.Code) { reported.Add(1) }
+		d.OnPresence = func(*envelope.Envelope) error {
+			return &envelope.Refusal{Reason: "bad_presence", Err: fault.New(fault.BadRequest, "it is nonsense")}
+		}
+	})
+	eventually(t, "the host id is claimed", func() bool { return b.Claim().Status == ClaimHeld })
+	a, to := fl.entity("hosta"), fl.entity("hostb")
+	b.attach(to)
+	_, ch := stranger(t, uri)
+	names := fl.names()
+	for range flood {
+		raw(t, ch, names.Control(), "hostb", fl.letter(envelope.Trace, "hosta", fl.entity("hosta"), "hostb", ""), nil)
+		raw(t, ch, names.Msg(), to+".signal", fl.letter(envelope.Ask, "hosta", a, to, "?", func(e *envelope.Envelope) { e.TurnID = e.MsgID }), nil)
+		raw(t, ch, names.Msg(), to, fl.letter(envelope.Send, "hosta", a, to, "late", func(e *envelope.Envelope) {
+			e.TS, e.ExpiresAt = now.Add(-2*time.Hour).UnixMilli(), now.Add(-time.Hour).UnixMilli()
+		}), nil)
+		key := envelope.RosterKey("hosta", envelope.RosterGateway)
+		raw(t, ch, names.Roster(), key, fl.letter(envelope.Presence, "hosta", envelope.GatewayAddress("hosta"), key, "{}"), nil)
+	}
+	raw(t, ch, names.Control(), "hostb", fl.letter(envelope.Trace, "hostc", envelope.GatewayAddress("hostc"), "hostb", ""), nil)
+	got(t, "the friend's request", friends)
+	const most = floodSlack * perPair
+	eventually(t, "the rest is refused", func() bool {
+		r := b.Refusals()
+		return r["rate_limited"] == 2*(flood-most) && r["expired"] == flood && r["bad_presence"] >= flood
+	})
+	if s, a, r := served.Load(), asked.Load(), reported.Load(); s != most+1 || a != most || r != most {
+		t.Errorf("%d requests and %d questions were served and %d briefs reported, want %d", s, a, r, most)
+	}
+	said := 0
+	for _, line := range b.log.lines() {
+		if strings.Contains(line, "bad_presence") {
+			said++
+		}
+	}
+	if said == 0 || said > flood/2 {
+		t.Errorf("%d of %d refusals of presence are in the log", said, flood)
 	}
 }

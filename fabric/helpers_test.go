@@ -186,7 +186,7 @@ func (fl *fleet) gateway(host string, change ...func(*Config, *Deps)) *gateway {
 	deps := Deps{
 		Log: g.log, Key: fl.key(host), Trust: g, Homes: g, Noted: g, Owner: g,
 		OnSignal:     func(e *envelope.Envelope) { g.signals <- e },
-		OnPresence:   func(e *envelope.Envelope) { g.presence <- e },
+		OnPresence:   func(e *envelope.Envelope) error { g.presence <- e; return nil },
 		OnDeadLetter: func(e *envelope.Envelope, q, r string) error { g.dead <- deadLetter{e, q, r}; return nil },
 		RefusedBrief: func(_ *envelope.Envelope, c fault.Code) { g.reported <- c },
 	}

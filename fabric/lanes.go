@@ -201,8 +201,11 @@ func (s *session) signal(env *envelope.Envelope, _ *hold) {
 }
 
 func (s *session) heard(env *envelope.Envelope, _ *hold) {
-	if s.f.deps.OnPresence != nil {
-		s.f.deps.OnPresence(env)
+	if s.f.deps.OnPresence == nil {
+		return
+	}
+	if err := s.f.deps.OnPresence(env); err != nil {
+		s.f.refusals.note(place{lane: envelope.LanePresence, queue: s.f.names.rosterQueue(s.f.cfg.Host, s.word).name}, nil, env, fromRefusal(err))
 	}
 }
 

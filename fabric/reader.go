@@ -175,7 +175,10 @@ func (r *reader) act(m *parked, j judgement) {
 // refuse rejects without requeue and changes nothing else.
 func (r *reader) refuse(m *parked, j judgement) {
 	r.f.refusals.note(r.place, &m.d, m.env, j)
-	if j.report && r.f.deps.RefusedBrief != nil {
+	// Each report is a record here, and a message: no more of them than of briefs.
+	report := j.report && (j.reason == reasonFlood || m.d.Redelivered || !r.f.verifier.counts(r.place, m.env) ||
+		r.floods.take(r.f.deps.Now(), m.env).verdict == accept)
+	if report && r.f.deps.RefusedBrief != nil {
 		brief := *m.env
 		brief.To = r.place.gid // a broadcast is refused by each of its recipients
 		r.f.deps.RefusedBrief(&brief, j.code)

@@ -50,6 +50,9 @@ const (
 	// openMostTo is how many of them can be put to one entity, and openMostOf how
 	// many one asker can have put.
 	openMostTo, openMostOf = 128, 32
+	// turnMost is for how long a question is open at most: no gateway of ours has
+	// an agent wait for longer than 4 minutes, but another may say what it likes.
+	turnMost = time.Hour
 )
 
 // Ears are one open call of an entity, a blocked send or a blocked poll, that
@@ -145,11 +148,11 @@ func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
 		return false
 	}
 	now := in.cfg.Now()
-	life := time.Duration(ask.ExpiresAt-ask.TS) * time.Millisecond
+	life := time.Duration(min(max(ask.ExpiresAt-ask.TS, 0), turnMost.Milliseconds())) * time.Millisecond
 	t := &turn{ask: ask, until: now.Add(life + turnSkew)}
 	in.turns.mu.Lock()
 	_, again := in.turns.byID[ask.TurnID]
-	room := again || in.turns.room(ask, now)
+	room := again || in.turns.room(ask, now, ask.Signer != in.cfg.Host)
 	if room && !again {
 		in.turns.keep(t)
 	}
@@ -172,9 +175,10 @@ func (t *turns) expire(now time.Time) {
 }
 
 // room reports whether one more question may be open, besides those that have
-// not run out; it ends the others. mu is held.
-func (t *turns) room(ask *envelope.Envelope, now time.Time) bool {
-	all, to, of := 0, 0, 0
+// not run out; it ends the others. Another host may make up askers: it gets half
+// of the room. mu is held.
+func (t *turns) room(ask *envelope.Envelope, now time.Time, foreign bool) bool {
+	all, to, of, host, hostTo := 0, 0, 0, 0, 0
 	for _, o := range t.list {
 		o.expire(now)
 		if o.state == turnEnded {
@@ -187,6 +191,15 @@ func (t *turns) room(ask *envelope.Envelope, now time.Time) bool {
 		if o.ask.From == ask.From {
 			of++
 		}
+		if o.ask.Signer == ask.Signer {
+			host++
+			if o.ask.To == ask.To {
+				hostTo++
+			}
+		}
+	}
+	if foreign && (host >= openMost/2 || hostTo >= openMostTo/2) {
+		return false
 	}
 	return all < openMost && to < openMostTo && of < openMostOf
 }

@@ -1,6 +1,8 @@
 package inbox
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -254,13 +256,16 @@ func TestAQuestionSettlesABriefInDoubt(t *testing.T) {
 	}
 }
 
-// opens puts a question of from to gid that an open call takes; nil if it is
-// refused.
-func (w *world) opens(gid, from string) *envelope.Envelope {
+// opens puts a question of from, who has a host of his own, to gid that an open
+// call takes; nil if it is refused.
+func (w *world) opens(gid, from string, change ...func(*envelope.Envelope)) *envelope.Envelope {
 	ears := w.in.Listen(gid, "", "")
 	defer ears.Close()
 	ask := w.question(gid, "")
-	ask.From = from
+	ask.From, ask.Signer = from, "host-"+from[24:]
+	for _, c := range change {
+		c(ask)
+	}
 	if !w.in.Ask(ask) {
 		return nil
 	}
@@ -353,6 +358,37 @@ func TestOpenQuestionsAreBounded(t *testing.T) {
 	same(t, "told", []string(nil), w.over())
 	if w.opens(w.main("last").GID, newID()) != nil {
 		t.Error("more are open than the bound in all")
+	}
+}
+
+// A trusted gateway makes up askers, and ends of life. Fails if its questions take
+// the room of others', or are open for as long as it says.
+func TestOneHostsQuestionsLeaveRoomForOthers(t *testing.T) {
+	t.Attr("threat", "G5")
+	w := newWorld(t)
+	m := w.main("m")
+	forEver := func(e *envelope.Envelope) { e.Signer, e.ExpiresAt = there, math.MaxInt64 }
+	for range 2 * openMostTo {
+		w.opens(m.GID, newID(), forEver)
+	}
+	if w.opens(m.GID, newID()) == nil {
+		t.Error("a question of another host is refused")
+	}
+	for i := range openMost / openMostTo * 2 {
+		n := w.main(fmt.Sprint("n", i))
+		for range openMostTo / 2 {
+			w.opens(n.GID, newID(), forEver)
+		}
+	}
+	if w.opens(w.main("last").GID, newID()) == nil {
+		t.Error("a question of another host to somebody else is refused")
+	}
+	w.clock.pass(turnMost + turnSkew + time.Second)
+	if open := w.in.Questions(m.GID); len(open) != 0 {
+		t.Errorf("%d are open after an hour", len(open))
+	}
+	if w.opens(m.GID, newID(), forEver) == nil {
+		t.Error("its own are refused for ever")
 	}
 }
 

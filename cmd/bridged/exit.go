@@ -91,7 +91,7 @@ func (a *app) report(err error, args []string) int {
 	if f.Cause != nil {
 		d.Cause = f.Cause.Error()
 	}
-	enc := json.NewEncoder(a.Err)
+	enc := json.NewEncoder(inertJSON{a.Err})
 	enc.SetEscapeHTML(false)
 	err = enc.Encode(map[string]detail{"error": d})
 	if err != nil || a.nowhere(a.Err) {

@@ -219,13 +219,13 @@ func (g *gateway) onControl(env *envelope.Envelope) error {
 	return g.control.Handle(ctx, env)
 }
 
-func (g *gateway) onPresence(env *envelope.Envelope) {
+func (g *gateway) onPresence(env *envelope.Envelope) error {
 	before := g.roster.FullCount(env.Signer)
 	if err := g.roster.Handle(env); err != nil {
-		g.log.Warn("presence refused", "signer", env.Signer, "error", err)
-		return
+		return err
 	}
 	g.fabric.Heard(env.Signer, g.roster.FullCount(env.Signer) != before)
+	return nil
 }
 
 // onRefused tells the sender of a brief that was refused although it is his.

@@ -11,6 +11,9 @@ import (
 // newLogger is the one log of a process, on standard error: standard output
 // belongs to results, and in `bridged mcp` to the protocol.
 func newLogger(c config.Log, w io.Writer) hclog.Logger {
+	if c.JSON {
+		w = inertJSON{w}
+	}
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "bridged", Level: hclog.LevelFromString(c.Level), JSONFormat: c.JSON, Output: w,
 	})

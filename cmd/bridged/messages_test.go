@@ -1,15 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
+	"fleetd/cmd/bridged/config"
 	"fleetd/fault"
 	"fleetd/mcp"
 )
@@ -164,6 +167,23 @@ func TestTerminalDoesNotObeyContent(t *testing.T) {
 	want := "-- SEND | from a\\x1b[2J@h | msg m | trace t\n" + `a\x1b]0;x\x07b\x9bc\x9bd\u202ee` + "\tf" + `\x0d` + "\ng\n"
 	if got := w.run("poll").out; got != want {
 		t.Errorf("got %q\nwant %q", got, want)
+	}
+	// JSON says the same, and is obeyed no more.
+	hidden := "\x7f\u009b2J\u2066\u2028\u200b\U000e0041 \u200d\u00e9\uFFFD"
+	w.gw.poll.Messages[0].Content = hidden
+	raw := w.run("poll", "--json").out
+	var back mcp.PollResult
+	if err := json.Unmarshal([]byte(raw), &back); err != nil || len(back.Messages) != 1 || back.Messages[0].Content != hidden {
+		t.Errorf("%q reads as %+v, %v", raw, back, err)
+	}
+	w.gw.err = errors.New(hidden)
+	failed := w.run("whoami", "--json").err
+	var log bytes.Buffer
+	newLogger(config.Log{Level: "info", JSON: true}, &log).Info("x", "said", hidden)
+	for what, text := range map[string]string{"a result": raw, "an error": failed, "the log": log.String(), "what a person reads": visible(hidden)} {
+		if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && r != '\u200d' && !unicode.IsPrint(r) }); i >= 0 || text == "" {
+			t.Errorf("%s: %q", what, text)
+		}
 	}
 	if got := visible("a replacement \uFFFD stays"); got != "a replacement \uFFFD stays" {
 		t.Errorf("%q", got)

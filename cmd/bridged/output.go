@@ -31,7 +31,7 @@ func (a *app) emit(v any, human func(w *printer)) error {
 func (a *app) print(v any, human func(w *printer)) error {
 	w := &printer{tty: a.OutTTY}
 	if a.json {
-		enc := json.NewEncoder(&w.buf)
+		enc := json.NewEncoder(inertJSON{&w.buf})
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
 		if err := enc.Encode(v); err != nil {
@@ -133,8 +133,8 @@ func oneLine(r rune) rune {
 	return r
 }
 
-// visible writes out what a terminal would obey: controls but newline and tab,
-// bytes that are no text, and marks that turn the direction of writing.
+// visible writes out what acts, newline and tab excepted, and bytes that are no
+// text.
 func visible(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -145,7 +145,9 @@ func visible(s string) string {
 			fmt.Fprintf(&b, `\x%02x`, s[i])
 		case unicode.IsControl(r):
 			fmt.Fprintf(&b, `\x%02x`, r)
-		case unicode.Is(unicode.Bidi_Control, r):
+		case acts(r) && r > 0xffff:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		case acts(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteRune(r)

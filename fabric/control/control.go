@@ -133,9 +133,9 @@ type Control struct {
 	running context.Context // set while Run runs
 	waiting []func(context.Context)
 	work    sync.WaitGroup
-	spawns  map[string]*spawning                 // under way, by spawnId
-	stops   map[string][]chan *envelope.Envelope // that wait for an answer, by gid
-	traces  map[string]tracing                   // that wait for an answer, by msgId of the TRACE
+	spawns  map[string]*spawning  // under way, by spawnId
+	stops   map[string][]stopping // that wait for an answer, by gid
+	traces  map[string]tracing    // that wait for an answer, by msgId of the TRACE
 }
 
 // The verbs of control.allow, and one that every trusted host may use.
@@ -205,7 +205,7 @@ func New(cfg Config) *Control {
 		cfg.After = time.After
 	}
 	return &Control{
-		cfg: cfg, log: cfg.Logger, spawns: map[string]*spawning{}, stops: map[string][]chan *envelope.Envelope{},
+		cfg: cfg, log: cfg.Logger, spawns: map[string]*spawning{}, stops: map[string][]stopping{},
 		traces: map[string]tracing{},
 	}
 }
@@ -276,9 +276,12 @@ func (c *Control) Signal(env *envelope.Envelope) {
 	if env.Kind == envelope.Spawned {
 		return
 	}
-	for _, ch := range c.stops[env.SpawnID] {
+	for _, s := range c.stops[env.SpawnID] {
+		if s.host != env.Signer {
+			continue
+		}
 		select {
-		case ch <- env:
+		case s.answers <- env:
 		default: // it has its answer
 		}
 	}

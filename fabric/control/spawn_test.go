@@ -375,3 +375,39 @@ func TestAStopOnAnotherHost(t *testing.T) {
 	_, _, err = a.Control.Stop(t.Context(), lead, stranger)
 	wants(t, err, fault.UnknownRecipient, "not known")
 }
+
+// Fails when the word of a host that was not asked has a stop asked for again,
+// or keeps out the word of the one that was.
+func TestAStopHearsOnlyWhomItAsked(t *testing.T) {
+	t.Attr("threat", "G3")
+	w := newWorld(t)
+	a := w.hosts["hosta"]
+	a.Control.cfg.Repeat = time.Hour
+	gid := newID()
+	w.see(gid, "hostb")
+	asks := make(chan *envelope.Envelope, 1000)
+	w.lose(func(env *envelope.Envelope) bool { asks <- env; return true })
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := a.Control.Stop(context.Background(), lead, gid)
+		ended <- err
+	}()
+	ask := <-asks
+	word := func(kind envelope.Kind, signer string, reason fault.Code) {
+		a.Signal(&envelope.Envelope{Kind: kind, Signer: signer, SpawnID: gid, Reason: string(reason), TraceID: ask.TraceID})
+	}
+	for range 500 {
+		word(envelope.Stopped, "hostc", "")
+		word(envelope.Failed, "hostc", fault.UnknownRecipient)
+	}
+	word(envelope.Failed, "hostb", fault.NotAllowed)
+	select {
+	case err := <-ended:
+		wants(t, err, fault.NotAllowed, "control.allow")
+	case <-time.After(hang):
+		t.Fatal("the host that was asked is not heard")
+	}
+	if n := len(asks); n != 0 {
+		t.Errorf("it was asked %d times more", n)
+	}
+}

@@ -15,6 +15,12 @@ const stopWait = 45 * time.Second
 
 const worker = "worker"
 
+// stopping is a call that waits for the word of one host, and for nobody else's.
+type stopping struct {
+	host    string
+	answers chan *envelope.Envelope
+}
+
 // Stop ends a worker, here or on another host, and waits for its end some time.
 // done is false if the end is on record and goes on. One that has ended already
 // is stopped. from is who asks: a gid, or this gateway.
@@ -75,11 +81,11 @@ func (c *Control) stopThere(ctx context.Context, t roster.Target, act Act, say f
 	if err := c.reachable(t.Host); err != nil {
 		return false, err
 	}
-	answers := make(chan *envelope.Envelope, 4)
+	one := stopping{t.Host, make(chan *envelope.Envelope, 1)}
 	c.mu.Lock()
-	c.stops[t.GID] = append(c.stops[t.GID], answers)
+	c.stops[t.GID] = append(c.stops[t.GID], one)
 	c.mu.Unlock()
-	defer c.deaf(t.GID, answers)
+	defer c.deaf(t.GID, one)
 	tick := time.NewTicker(c.cfg.Repeat)
 	defer tick.Stop()
 	expires := c.cfg.Now().Add(stopWait)
@@ -93,10 +99,7 @@ func (c *Control) stopThere(ctx context.Context, t roster.Target, act Act, say f
 		}
 		failpoint.Hit("control.stop.published")
 		select {
-		case env := <-answers:
-			if env.Signer != t.Host {
-				continue
-			}
+		case env := <-one.answers:
 			failpoint.Hit("control.stop.heard")
 			if env.Kind == envelope.Stopped {
 				return true, nil
@@ -112,13 +115,13 @@ func (c *Control) stopThere(ctx context.Context, t roster.Target, act Act, say f
 	}
 }
 
-func (c *Control) deaf(gid string, answers chan *envelope.Envelope) {
+func (c *Control) deaf(gid string, one stopping) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	left := c.stops[gid][:0]
-	for _, ch := range c.stops[gid] {
-		if ch != answers {
-			left = append(left, ch)
+	for _, s := range c.stops[gid] {
+		if s != one {
+			left = append(left, s)
 		}
 	}
 	if c.stops[gid] = left; len(left) == 0 {

@@ -60,7 +60,7 @@ func (r *Roster) hear(h *host, m message, at moment) {
 		return
 	}
 	if reborn {
-		r.note(hclog.Info, "a gateway was started anew", "host", h.id, "boot", h.boot)
+		r.noteOf(h, hclog.Info, "a gateway was started anew", "host", h.id, "boot", h.boot)
 	}
 	r.stats.Handled++
 	h.heard = at.mono
@@ -92,7 +92,7 @@ func (r *Roster) hearGateway(h *host, m message, at moment) {
 	h.serving, h.left, h.claimed = g.Serving, g.Leaving, printable(g.Digest, maxWord)
 	h.profiles = profileNames(g.Profiles)
 	if h.offset.add(m.sent.Sub(at.wall)) {
-		r.note(hclog.Warn, "the clocks of two hosts differ; set them by NTP, or messages expire early or late", "host", h.id, "ahead", h.offset.estimate().Round(time.Millisecond))
+		r.noteOf(h, hclog.Warn, "the clocks of two hosts differ; set them by NTP, or messages expire early or late", "host", h.id, "ahead", h.offset.estimate().Round(time.Millisecond))
 	}
 	for gid, ms := range g.Progress {
 		if rec := h.records[gid]; rec != nil && !rec.refused {
@@ -145,7 +145,7 @@ func (r *Roster) believe(h *host, b entityBody, at moment) {
 	if old == nil && len(h.records) >= maxEntities {
 		r.stats.Overflow++
 		if !h.overflow {
-			r.note(hclog.Error, "a host announces more entities than one host can have; the rest is ignored", "host", h.id, "limit", maxEntities)
+			r.noteOf(h, hclog.Error, "a host announces more entities than one host can have; the rest is ignored", "host", h.id, "limit", maxEntities)
 		}
 		h.overflow = true
 		return
@@ -156,7 +156,7 @@ func (r *Roster) believe(h *host, b entityBody, at moment) {
 		rec.Entity, rec.refused = Entity{}, true
 		if old == nil || !old.refused {
 			r.stats.Refused++
-			r.note(hclog.Error, "an announced entity is refused", "host", h.id, "gid", printable(e.GID, maxWord), "reason", refusal.Sentence)
+			r.noteOf(h, hclog.Error, "an announced entity is refused", "host", h.id, "gid", printable(e.GID, maxWord), "reason", refusal.Sentence)
 		}
 		if !envelope.ValidGID(e.GID) {
 			return // not even a key under which to keep it
@@ -190,6 +190,6 @@ func (r *Roster) report(h *host, now time.Time) {
 	if state == Unknown {
 		level = hclog.Warn
 	}
-	r.note(level, "a host changed its state", "host", h.id, "from", h.reported, "to", state)
+	r.noteOf(h, level, "a host changed its state", "host", h.id, "from", h.reported, "to", state)
 	h.reported = state
 }

@@ -119,3 +119,23 @@ func TestCloneIsLoudAndNotBelieved(t *testing.T) {
 		want(t, "lines", a.log.count("another gateway announces itself"), 1)
 	})
 }
+
+// Fails when a host that announces nonsense, or is started anew, with each
+// message has a line written for each.
+func TestAHostThatRunsWildDoesNotFloodTheLog(t *testing.T) {
+	t.Attr("threat", "G6 B8")
+	bubble(t, func(t *testing.T, f *fleet) {
+		a := f.join("hosta")
+		before := a.log.count("\n")
+		for i := range uint64(1000) {
+			wild := bodyOf(5, "x")
+			wild.Name = "no name\n"
+			if err := a.Handle(raw("hostb", gid(5), announceBody{stamp{i + 1, 1}, wild})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := a.log.count("\n") - before; n == 0 || n > 2*linesBurst {
+			t.Errorf("%d lines", n)
+		}
+	})
+}

@@ -1,6 +1,10 @@
 package roster
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+)
 
 // The states of a host, as HostState returns them (design §8).
 const (
@@ -19,6 +23,10 @@ const (
 	maxInterval = time.Minute
 
 	maxEntities = 10_000 // of one host, withdrawn ones included
+
+	// What is logged about one host: a line may come of each of its messages.
+	linesBurst  = 50
+	linesPerSec = 0.2
 )
 
 // host is all we know of one gateway; ours is one too. Instants are
@@ -30,8 +38,10 @@ type host struct {
 	heard    time.Time // zero: never
 	interval time.Duration
 	serving  bool
-	left     bool   // stopped cleanly
-	reported string // the state that was last logged
+	left     bool          // stopped cleanly
+	reported string        // the state that was last logged
+	lines    *rate.Limiter // of the log about it
+	unsaid   int           // lines since the last
 	profiles []string
 	offset   offset
 	hostView
@@ -70,7 +80,7 @@ type ask struct {
 const silentAfter = 3
 
 func newHost(id string, interval time.Duration) *host {
-	return &host{id: id, interval: interval, serving: true, reported: Never, hostView: hostView{records: map[string]*record{}}}
+	return &host{id: id, lines: rate.NewLimiter(linesPerSec, linesBurst), interval: interval, serving: true, reported: Never, hostView: hostView{records: map[string]*record{}}}
 }
 
 // admit decides whether a message under stamp s is news. A newer boot replaces

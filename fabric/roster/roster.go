@@ -236,6 +236,20 @@ func (r *Roster) note(level hclog.Level, text string, args ...any) {
 	r.notes = append(r.notes, note{level, text, args})
 }
 
+// noteOf is note for what a host has us say by what it sends, which it could do
+// with every message.
+func (r *Roster) noteOf(h *host, level hclog.Level, text string, args ...any) {
+	if !h.lines.AllowN(r.cfg.Mono(), 1) {
+		h.unsaid++
+		return
+	}
+	if h.unsaid > 0 {
+		args = append(args, "unsaid", h.unsaid)
+	}
+	h.unsaid = 0
+	r.note(level, text, args...)
+}
+
 // unlock ends a change: it writes the notes once the lock is free. One message
 // of a host that runs wild must not flood the log.
 func (r *Roster) unlock() {

@@ -158,11 +158,13 @@ func (g *gateway) onSignal(env *envelope.Envelope) {
 	}
 }
 
-func (g *gateway) onPresence(env *envelope.Envelope) {
+func (g *gateway) onPresence(env *envelope.Envelope) error {
 	before := g.roster.FullCount(env.Signer)
-	if g.roster.Handle(env) == nil {
-		g.fabric.Heard(env.Signer, g.roster.FullCount(env.Signer) != before)
+	if err := g.roster.Handle(env); err != nil {
+		return err
 	}
+	g.fabric.Heard(env.Signer, g.roster.FullCount(env.Signer) != before)
+	return nil
 }
 
 // changed brings an entity to the roster and to the broker.
