@@ -24,6 +24,24 @@ func (s *Server) admitted(r *http.Request) {
 	}
 }
 
+// CheckServer says why the far end of a unix connection must not be told a token:
+// another user serves it, who made the socket where there was none. Root goes to
+// any user's daemon.
+func CheckServer(c net.Conn) error {
+	uid, err := peerUID(c)
+	if err != nil {
+		return nil // not every system tells; the socket's directory is private all the same
+	}
+	return checkServer(uid, uint32(os.Geteuid()), c.RemoteAddr())
+}
+
+func checkServer(uid, own uint32, socket net.Addr) error {
+	if uid == own || uid == 0 || own == 0 {
+		return nil
+	}
+	return fault.New(fault.NotAuthenticated, "the socket %s is served by user %d, who is told nothing; see whose directory it lies in, and set data_dir to one of your own.", socket, uid)
+}
+
 // checkPeer lets only the daemon's own user and root use the unix socket.
 func (s *Server) checkPeer(r *http.Request) *fault.Error {
 	c, ok := r.Context().Value(connKey{}).(*net.UnixConn)

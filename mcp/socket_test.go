@@ -163,6 +163,21 @@ func TestLongSocketPath(t *testing.T) {
 	}
 }
 
+// Fails if a client tells its token to a socket that another user serves, or root
+// and the own user are kept from theirs.
+func TestWhoMayServeTheSocket(t *testing.T) {
+	t.Attr("threat", "U3")
+	at := &net.UnixAddr{Name: "/run/b.sock", Net: "unix"}
+	for _, c := range []struct {
+		uid, own uint32
+		want     bool
+	}{{1000, 1000, true}, {0, 1000, true}, {1000, 0, true}, {1001, 1000, false}} {
+		if err := checkServer(c.uid, c.own, at); (err == nil) != c.want {
+			t.Errorf("user %d for user %d: %v", c.uid, c.own, err)
+		}
+	}
+}
+
 // Fails if the kernel's word on who is at the other end is not asked for.
 func TestPeerUID(t *testing.T) {
 	t.Attr("threat", "U2")

@@ -43,6 +43,8 @@ type Client struct {
 	Retry time.Duration
 	Now   func() time.Time // nil: time.Now
 
+	server func(net.Conn) error // says who must be told nothing; nil: mcp.CheckServer
+
 	once sync.Once
 	http *http.Client
 }
@@ -223,6 +225,9 @@ func (e *downError) Is(target error) bool {
 
 // classify tells what became of a request that got no response.
 func classify(err error) error {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		return f // of who serves the socket: nothing was sent
+	}
 	op, ok := errors.AsType[*net.OpError](err)
 	if !ok || op.Op != "dial" {
 		return &brokenError{err}

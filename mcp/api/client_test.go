@@ -412,3 +412,39 @@ func TestStdioSurvivesARestart(t *testing.T) {
 	serve(t, c.Socket, &fake{})
 	ask(3, `"messages":[{`)
 }
+
+// Fails if a token is told to a socket that another user serves.
+func TestAStrangersSocketIsToldNothing(t *testing.T) {
+	t.Attr("threat", "U3")
+	path := filepath.Join(t.TempDir(), "b.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	heard := make(chan []byte, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			heard <- []byte(err.Error())
+			return
+		}
+		defer conn.Close()
+		all, _ := io.ReadAll(conn) // cut is nothing heard, too
+		heard <- all
+	}()
+	c := &Client{Socket: path, Token: "br_secret", server: func(net.Conn) error {
+		return fault.New(fault.NotAuthenticated, "it is served by user 4242.")
+	}}
+	if _, err := c.Whoami(t.Context()); !fault.Is(err, fault.NotAuthenticated) || !strings.Contains(err.Error(), "user 4242") {
+		t.Errorf("%v", err)
+	}
+	select {
+	case all := <-heard:
+		if len(all) != 0 {
+			t.Errorf("it heard %q", all)
+		}
+	case <-time.After(patience):
+		t.Error("the connection stayed open")
+	}
+}

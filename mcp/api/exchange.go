@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -18,10 +19,20 @@ func (c *Client) init() {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	if c.server == nil {
+		c.server = mcp.CheckServer
+	}
 	c.http = &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
-			return d.DialContext(ctx, "unix", c.Socket)
+			conn, err := d.DialContext(ctx, "unix", c.Socket)
+			if err != nil {
+				return nil, err
+			}
+			if err := c.server(conn); err != nil {
+				return nil, errors.Join(err, conn.Close())
+			}
+			return conn, nil
 		},
 		// A kept connection would be the old daemon's after a restart, and
 		// whether it had read the request could not be told.

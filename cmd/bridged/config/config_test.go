@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -424,6 +425,26 @@ profiles: {a: {argv: [x], env: {API_KEY: t0ken}}}
 	}
 	if c.Broker.URI.Secret() != "amqps://hosta:s3cret@broker:5671/" {
 		t.Error("Secret is not the whole URI")
+	}
+}
+
+// Fault: a file that another account wrote or can write is believed. It names
+// programs to start, and whom to trust.
+func TestAFileOfOthersIsRefused(t *testing.T) {
+	t.Attr("threat", "U1")
+	b := newBox(t, "")
+	b.src.File = b.write("b.yaml", "host: hosta\n", 0o602)
+	if _, err := Load(b.src); !fault.Is(err, fault.NotAllowed) || !strings.Contains(err.Error(), "chmod go-w "+b.src.File) {
+		t.Errorf("every user can write it: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		return // only root can give a file away
+	}
+	if err := errors.Join(os.Chmod(b.src.File, 0o600), os.Chown(b.src.File, 4242, -1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(b.src); !fault.Is(err, fault.NotAllowed) || !strings.Contains(err.Error(), "belongs to user 4242") {
+		t.Errorf("of another user: %v", err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"go.yaml.in/yaml/v3"
 
@@ -43,6 +44,9 @@ func fileLayer(flag string, env map[string]string, here place) (name string, l l
 	if optional && errors.Is(err, fs.ErrNotExist) {
 		return "", newLayer(), nil, nil
 	}
+	if f, ok := errors.AsType[*fault.Error](err); ok {
+		return "", newLayer(), nil, f
+	}
 	if err != nil {
 		if by != "" {
 			by = " (named by " + by + ")"
@@ -59,6 +63,9 @@ func readFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if err := checkOwn(f); err != nil {
+		return nil, err
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, err
@@ -67,6 +74,23 @@ func readFile(name string) ([]byte, error) {
 		return nil, fmt.Errorf("it is longer than %d bytes", maxFile)
 	}
 	return data, nil
+}
+
+// checkOwn refuses a file that another account wrote or can write: it names the
+// programs that are started, and whom to believe. What its group can write is
+// warned of alone, for that is often nobody else.
+func checkOwn(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o002 != 0 {
+		return fault.New(fault.NotAllowed, "%s can be changed by every user (mode %04o), and it names programs to start; look through it and run: chmod go-w %s", f.Name(), mode, f.Name())
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+		return fault.New(fault.NotAllowed, "%s belongs to user %d, and it names programs to start as user %d; look through it and run: chown %d %s", f.Name(), stat.Uid, os.Geteuid(), os.Geteuid(), f.Name())
+	}
+	return nil
 }
 
 // parseFile reads one YAML document. Relative paths in it are relative to its
