@@ -22,8 +22,9 @@ type OldQueues struct {
 	key       ed25519.PrivateKey
 	con, out  *connection
 	take      *amqp.Channel // holds what was taken; nil until the first
-	queueGone bool          // take was closed because the queue is no more
-	lock      string        // the exclusive queue that is held; "": none
+	takeEnd   chan *amqp.Error
+	queueGone bool   // take was closed because the queue is no more
+	lock      string // the exclusive queue that is held; "": none
 	pub       *amqp.Channel
 	returns   chan amqp.Return
 	closes    chan *amqp.Error
@@ -205,6 +206,7 @@ func (o *OldQueues) Take(ctx context.Context, queue string) (migrations.Old, boo
 			return migrations.Old{}, false, broke(ctx, err)
 		}
 		o.take, o.queueGone = ch, false
+		o.takeEnd = ch.NotifyClose(make(chan *amqp.Error, 1))
 	}
 	d, ok, err := o.take.Get(queue, false)
 	switch {
@@ -215,9 +217,21 @@ func (o *OldQueues) Take(ctx context.Context, queue string) (migrations.Old, boo
 		o.take = nil
 		return migrations.Old{}, false, fault.Wrap(err, fault.NotAllowed, "the broker does not let this gateway's login read %s; give it the right to, then run this again", queue)
 	case err != nil:
-		return migrations.Old{}, false, broke(ctx, err)
+		return migrations.Old{}, false, o.takeFault(ctx, err)
 	}
 	return migrations.Old{MessageID: d.MessageId, CorrelationID: d.CorrelationId, Expiration: d.Expiration, Body: d.Body, Tag: d.DeliveryTag}, ok, nil
+}
+
+// takeFault says why the channel that takes is closed.
+func (o *OldQueues) takeFault(ctx context.Context, err error) error {
+	select {
+	case cause := <-o.takeEnd:
+		if cause != nil && cause.Code == amqp.PreconditionFailed {
+			return fault.Wrap(cause, fault.BrokerRefused, "the broker took back what it had given: to look through the whole queue took longer than its consumer_timeout (30 minutes, if nobody set another). Nothing was lost; run this again from nearer to the broker, or with a longer consumer_timeout")
+		}
+	default:
+	}
+	return broke(ctx, err)
 }
 
 // Deliver signs l, publishes it to the inbox of its recipient, and waits for
@@ -374,7 +388,7 @@ func (o *OldQueues) Ack(tag uint64) error {
 		return nil // with all that it held
 	}
 	if err := o.take.Ack(tag, false); err != nil {
-		return lost(err)
+		return o.takeFault(context.Background(), err)
 	}
 	return nil
 }
@@ -386,7 +400,7 @@ func (o *OldQueues) GiveBack(ctx context.Context, last uint64) error {
 		return nil
 	}
 	if err := o.take.Nack(last, true, true); err != nil {
-		return lost(err)
+		return o.takeFault(ctx, err)
 	}
 	return o.Settled(ctx)
 }
@@ -399,7 +413,7 @@ func (o *OldQueues) Settled(ctx context.Context) error {
 	}
 	defer o.cutAfter(ctx, o.con)()
 	if err := o.take.Qos(0, 0, false); err != nil {
-		return broke(ctx, err)
+		return o.takeFault(ctx, err)
 	}
 	return nil
 }

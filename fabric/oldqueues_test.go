@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -149,5 +150,45 @@ func TestAClosedChannelIsNoReturnedLetter(t *testing.T) {
 	o.returns = closed
 	if err := o.Mark(t.Context(), queue, "mark", "text"); err != nil {
 		t.Errorf("a mark that was stored reads %v", err)
+	}
+}
+
+// RabbitMQ ends a channel that holds messages for longer than consumer_timeout.
+// Fails when a migration that took so long to look through a queue says that the
+// connection broke.
+func TestAQueueThatTookTooLong(t *testing.T) {
+	node := rabbit.Private(t)
+	for _, name := range []string{"consumer_timeout", "channel_tick_interval"} {
+		if _, err := node.Ctl(t.Context(), "eval", "application:set_env(rabbit, "+name+", 1000)."); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fl := newFleet(t, node.URI)
+	o := fl.oldQueues()
+	queue := fl.prefix + "old"
+	err := aside(o.con, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Mark(t.Context(), queue, "1", "text"); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := o.Take(t.Context(), queue); !ok || err != nil {
+		t.Fatalf("it took %t, %v", ok, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for {
+		_, _, err := o.Take(ctx, queue)
+		if err == nil {
+			continue
+		}
+		if !fault.Is(err, fault.BrokerRefused) || !strings.Contains(err.Error(), "consumer_timeout") {
+			t.Errorf("it reads %v", err)
+		}
+		return
 	}
 }
