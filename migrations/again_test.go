@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+	bolt "go.etcd.io/bbolt"
 
 	"fleetd/fabric"
 	"fleetd/fault"
@@ -298,6 +300,23 @@ func TestARunMadeAgainDaysLater(t *testing.T) {
 	}
 }
 
+// Fails when mail that was marked and not sent begins its life with the mark: it
+// would have little left when the run is made again days later.
+func TestMailThatWasOnlyMarkedLivesAsLong(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	w.old(numbered(2)...)
+	if !w.killed("giveback", 1, false) {
+		t.Fatal("it was not killed")
+	}
+	const later = 4 * 24 * time.Hour
+	w.done(again{later: later}, 2, 0)
+	for _, e := range w.mail() {
+		if life := time.UnixMilli(e.ExpiresAt).Sub(time.Now().Add(later)); life < 6*24*time.Hour {
+			t.Errorf("%q has %s left", e.Body, life)
+		}
+	}
+}
+
 // Fails when mail that expires, in the batch or behind it, has moved replies
 // taken for new ones, or stops the run.
 func TestMailThatExpires(t *testing.T) {
@@ -327,6 +346,38 @@ func TestMailThatExpires(t *testing.T) {
 	if got := w.bodies(); len(got) != 0 {
 		t.Errorf("%d replies come once more", len(got))
 	}
+}
+
+// Fails when the journal of the first version stops a run.
+func TestAJournalOfTheFirstVersion(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	w.old(numbered(2)...)
+	if !w.killed("deliver", 2, true) {
+		t.Fatal("it was not killed")
+	}
+	db, err := bolt.Open(w.journal, 0o600, &bolt.Options{Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte("hands"))
+		var hand struct{ Keys []string }
+		if err := json.Unmarshal(b.Get([]byte(w.queue())), &hand); err != nil {
+			return err
+		}
+		if len(hand.Keys) != 2 {
+			return fmt.Errorf("in hand are %q", hand.Keys)
+		}
+		keys, err := json.Marshal(hand.Keys)
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte(w.queue()), keys)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	w.done(again{}, 1, 0)
 }
 
 // Fails when what a broken run has not sent goes to the main, or is from the
@@ -369,6 +420,61 @@ func TestAnotherMainAndWorker(t *testing.T) {
 		w.another(t, true)
 		w.done(again{}, 2, 0)
 		w.inOrder(nil)
+	})
+}
+
+// Fails when of two messages with one id and content each goes for itself because
+// a run between them had another main.
+func TestACopyAndAnotherMain(t *testing.T) {
+	id := uuid.NewString()
+	both := slices.Repeat([]amqp.Publishing{{MessageId: id, Body: []byte("twice")}}, 2)
+	demand := func(w *world, a again, moved, copies, doubtful, comes int) {
+		w.t.Helper()
+		c, err := w.move(a)
+		if err != nil || c.Moved != moved || c.Copies != copies || c.Doubtful != doubtful || c.Left != 0 {
+			w.t.Errorf("it came to %+v, %v; want %d moved, %d copies, %d doubtful", c, err, moved, copies, doubtful)
+		}
+		if got := w.bodies(); len(got) != comes {
+			w.t.Errorf("the main gets %q, want %d", got, comes)
+		}
+	}
+	t.Run("killed before the first was noted as sent", func(t *testing.T) {
+		w := newWorld(t, rabbit.URI(t), roomy)
+		w.old(both...)
+		if !w.killed("deliver", 1, false) {
+			t.Fatal("it was not killed")
+		}
+		w.another(t, true)
+		demand(w, again{}, 1, 1, 1, 1)
+	})
+	t.Run("the first was sent", func(t *testing.T) {
+		w := newWorld(t, rabbit.URI(t), 1)
+		w.old(both...)
+		if c, err := w.move(again{}); !fault.Is(err, fault.InboxFull) || c.Moved != 1 {
+			t.Fatalf("it came to %+v, %v", c, err)
+		}
+		w.another(t, true)
+		demand(w, again{}, 0, 1, 0, 0)
+	})
+	t.Run("and back", func(t *testing.T) {
+		w := newWorld(t, rabbit.URI(t), roomy)
+		w.old(both...)
+		cut := errors.New("cut")
+		if _, err := w.move(again{around: func(b *fabric.OldQueues) migrations.Broker {
+			return &failing{OldQueues: b, at: 1, err: cut}
+		}}); !errors.Is(err, cut) {
+			t.Fatal(err)
+		}
+		main, worker := w.main, w.worker
+		w.another(t, false)
+		if _, err := w.ch.QueueDelete(w.names().Inbox(w.main), false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := w.move(again{}); !fault.Is(err, fault.Unroutable) || c.Left != 2 {
+			t.Fatalf("it came to %+v, %v", c, err)
+		}
+		w.main, w.worker = main, worker
+		demand(w, again{}, 1, 1, 0, 1)
 	})
 }
 

@@ -54,7 +54,7 @@ const (
 
 var (
 	bucketHands  = []byte("hands")  // queue → hand
-	bucketHeads  = []byte("heads")  // queue, 0, mark, 0, key → head
+	bucketHeads  = []byte("heads")  // queue, 0, mark, 0, key → head; of the mark itself no key and no head
 	bucketOwners = []byte("owners") // queue's own message id → owner
 )
 
@@ -125,6 +125,15 @@ type hand struct {
 	All  int      `json:"all,omitempty"`  // the whole queue, in which so many lay; 0 when it is not looked through
 }
 
+// UnmarshalJSON also reads the list of keys that the first journals had.
+func (h *hand) UnmarshalJSON(text []byte) error {
+	if bytes.HasPrefix(text, []byte("[")) {
+		return json.Unmarshal(text, &h.Keys)
+	}
+	type fields hand
+	return json.Unmarshal(text, (*fields)(h))
+}
+
 func (j *Journal) hand(queue string) (h hand, err error) {
 	err = j.db.View(func(tx *bolt.Tx) error {
 		_, err := get(tx, bucketHands, queue, &h)
@@ -140,7 +149,15 @@ func (j *Journal) holding(queue string, h hand) error {
 	return j.update(func(tx *bolt.Tx) error { return put(tx, bucketHands, queue, h) })
 }
 
-// knows reports whether messages before mark were sent, or about to be.
+// marking notes that mark is about to be put into queue, and what is in hand.
+func (j *Journal) marking(queue, mark string, h hand) error {
+	return j.update(func(tx *bolt.Tx) error {
+		return errors.Join(put(tx, bucketHeads, headKey(queue, mark, ""), head{}), put(tx, bucketHands, queue, h))
+	})
+}
+
+// knows reports whether mark is this journal's: it says which of the messages
+// before it were sent, or about to be.
 func (j *Journal) knows(queue, mark string) (known bool, err error) {
 	err = j.db.View(func(tx *bolt.Tx) error {
 		prefix := []byte(headKey(queue, mark, ""))
@@ -185,8 +202,9 @@ type terms struct {
 // sending is how one message is sent this time.
 type sending struct {
 	head
-	was      *head // how an earlier run sent it, or may have
-	doubtful bool  // and that was otherwise
+	own      string // the message's own id, or ""
+	was      *head  // how an earlier run sent it, or may have
+	doubtful bool   // and that was otherwise
 }
 
 // begin commits how a batch is about to be sent, before it is.
@@ -198,6 +216,7 @@ func (j *Journal) begin(queue string, places []place, batch []Old, t terms) (all
 			keys[i] = p.key
 			at := headKey(queue, p.under, p.key)
 			s := &all[i]
+			s.own, _ = batch[i].ownID()
 			known, err := get(tx, bucketHeads, at, &s.head)
 			if err != nil {
 				return err
@@ -211,10 +230,19 @@ func (j *Journal) begin(queue string, places []place, batch []Old, t terms) (all
 				if s.head, err = choose(tx, queue, p, batch[i], t); err != nil {
 					return err
 				}
-			case !s.Sent && !s.goesOn(batch[i], t):
+			case s.Sent || s.goesOn(batch[i], t):
+			case s.Copy: // of one that goes otherwise by now, or went
+				if s.head, err = choose(tx, queue, p, batch[i], t); err != nil {
+					return err
+				}
+				s.doubtful = !s.Copy
+			default:
 				// Under the same id its recipient would take it for a forgery.
 				s.head, s.doubtful = head{From: t.from, To: t.to, Limit: t.limit, TS: t.now}, true
 				s.ID = derive(p.key, t.from, t.to, t.limit, t.now)
+				if err := renew(tx, s.own, p.key, s.head); err != nil {
+					return err
+				}
 			}
 			if err := put(tx, bucketHeads, at, s.head); err != nil {
 				return err
@@ -229,9 +257,11 @@ func (j *Journal) begin(queue string, places []place, batch []Old, t terms) (all
 // not arrive at the end of its life.
 const stale = 5 * 24 * time.Hour
 
+func (h head) fresh(t terms) bool { return t.now-h.TS <= stale.Milliseconds() }
+
 // goesOn reports whether what may have been sent under h can be sent so again.
 func (h head) goesOn(o Old, t terms) bool {
-	return h.From == t.from && h.To == t.to && t.now-h.TS <= stale.Milliseconds() &&
+	return h.From == t.from && h.To == t.to && h.fresh(t) &&
 		(h.Limit <= t.limit || len(asText(o.Body)) <= t.limit)
 }
 
@@ -251,8 +281,9 @@ func choose(tx *bolt.Tx, queue string, p place, o Old, t terms) (head, error) {
 	case !taken || first.Key == p.key:
 		h.ID = id
 		return h, put(tx, bucketOwners, id, owner{queue, p.key, p.hash, h})
-	case first.Queue == queue && first.Hash == p.hash && first.Head.goesOn(o, t):
-		// Published like the first, so that its recipient takes it for that one.
+	case first.Queue == queue && first.Hash == p.hash && (first.Head.Sent && first.Head.fresh(t) || first.Head.goesOn(o, t)):
+		// Not published, or like the first, so that its recipient takes it for
+		// that one.
 		h = first.Head
 		h.Copy = true
 	}
@@ -269,9 +300,9 @@ func (j *Journal) end(queue string, places []place, all []sending, fates []fate,
 			switch at := headKey(queue, p.under, p.key); {
 			case fates[i] == wasSent:
 				s.Sent = true
-				err = put(tx, bucketHeads, at, s.head)
+				err = errors.Join(put(tx, bucketHeads, at, s.head), renew(tx, s.own, p.key, s.head))
 			case fates[i] == untried && s.was != nil:
-				err = put(tx, bucketHeads, at, s.was)
+				err = errors.Join(put(tx, bucketHeads, at, s.was), renew(tx, s.own, p.key, *s.was))
 			case fates[i] == untried:
 				err = errors.Join(tx.Bucket(bucketHeads).Delete([]byte(at)), disown(tx, s.ID, p.key))
 			}
@@ -281,6 +312,17 @@ func (j *Journal) end(queue string, places []place, all []sending, fates []fate,
 		}
 		return put(tx, bucketHands, queue, held)
 	})
+}
+
+// renew notes how the message with key is sent, if id is its: its copies are
+// sent so.
+func renew(tx *bolt.Tx, id, key string, h head) error {
+	var o owner
+	if owned, err := get(tx, bucketOwners, id, &o); err != nil || !owned || o.Key != key {
+		return err
+	}
+	o.Head = h
+	return put(tx, bucketOwners, id, o)
 }
 
 // disown gives id back, if it is that of the message with key.

@@ -313,7 +313,7 @@ func (r *run) lookThrough(ctx context.Context, places []place) (all []place, las
 func (r *run) mark(ctx context.Context, places []place, all int) ([]place, uint64, error) {
 	m := mark{uuid.NewString(), r.Now().UnixMilli()}
 	marked := line(append(slices.Clone(places), place{mark: &m}))
-	if err := r.Journal.holding(r.row.Queue, hand{ahead(marked).Keys, all}); err != nil {
+	if err := r.Journal.marking(r.row.Queue, m.name, hand{ahead(marked).Keys, all}); err != nil {
 		return nil, 0, err
 	}
 	if err := r.Broker.Mark(ctx, r.row.Queue, m.messageID(), markText); err != nil {
