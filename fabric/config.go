@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"fleetd/clock"
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 )
@@ -147,8 +148,7 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 		refusedFor: refusedBeats * cfg.Heartbeat,
 	}
 	f.lavin = lavin
-	start := time.Now()
-	f.uptime = func() time.Duration { return time.Since(start) }
+	f.uptime = clock.Uptime()
 	f.verifier = &verifier{
 		host: cfg.Host, limits: cfg.Limits, now: deps.Now, trust: ownTrust{deps.Trust, cfg.Host, publicOf(deps.Key)},
 		homes: deps.Homes, noted: deps.Noted, owner: deps.Owner,

@@ -107,24 +107,6 @@ func TestAJumpOfTheClockEndsNoLives(t *testing.T) {
 	})
 }
 
-// Fails if one jump is seen twice, or a slow clock counts as one.
-func TestTheClockIsSteadyAgainAMinuteAfterAJump(t *testing.T) {
-	wall := time.Now()
-	c := newClock(wall, 0)
-	look := func(want bool, wantJump time.Duration, walls, up time.Duration) {
-		t.Helper()
-		if steady, jump := c.look(wall.Add(walls), up); steady != want || jump != wantJump {
-			t.Errorf("at %s: steady %t, jump %s", up, steady, jump)
-		}
-	}
-	look(true, 0, 500*time.Millisecond, 500*time.Millisecond)
-	look(true, 0, 2400*time.Millisecond, time.Second)
-	look(false, time.Hour, 2400*time.Millisecond+time.Hour+time.Second, 2*time.Second)
-	look(false, 0, time.Hour+time.Minute, time.Minute)
-	look(true, 0, time.Hour+time.Minute+4*time.Second, time.Minute+2*time.Second)
-	look(false, -time.Hour, time.Minute+5*time.Second, time.Minute+3*time.Second)
-}
-
 // Fails if a store that cannot be written keeps the sweeper from telling the
 // senders of others that they wait, or lets mail go unreported.
 func TestAnOutageDelaysEndsAndLosesNone(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"fleetd/clock"
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/store"
@@ -103,7 +104,7 @@ type Config struct {
 type Inbox struct {
 	cfg   Config
 	log   hclog.Logger
-	clock clock
+	clock clock.Watch
 
 	patience int // endPatience but in tests
 
@@ -125,8 +126,7 @@ func New(cfg Config) *Inbox {
 		cfg.Now = time.Now
 	}
 	if cfg.Uptime == nil {
-		start := time.Now()
-		cfg.Uptime = func() time.Duration { return time.Since(start) }
+		cfg.Uptime = clock.Uptime()
 	}
 	if cfg.LocalCap == 0 {
 		cfg.LocalCap = 100_000
@@ -146,10 +146,22 @@ func New(cfg Config) *Inbox {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	return &Inbox{
-		cfg: cfg, log: cfg.Logger, clock: newClock(cfg.Now(), cfg.Uptime()),
+	in := &Inbox{
+		cfg: cfg, log: cfg.Logger,
 		boxes: map[string]*box{}, patience: endPatience, done: make(chan struct{}),
 	}
+	in.Steady() // a step is seen from here on
+	return in
+}
+
+// Steady reports whether the wall clock may end lives: not for a minute after
+// it stepped, since then time is wrong, not mail (design §6).
+func (in *Inbox) Steady() bool {
+	now := in.clock.Look(in.cfg.Now(), in.cfg.Uptime())
+	if now.Step != 0 {
+		in.log.Warn("the wall clock jumped; expiry pauses for a minute", "by", now.Step)
+	}
+	return now.Steady
 }
 
 // Run is the actor that owns every goroutine of this package: one loop per

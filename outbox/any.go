@@ -43,7 +43,7 @@ func (o *Outbox) choose(r Request, group string) (roster.Target, error) {
 	switch {
 	case err != nil:
 		return roster.Target{}, err
-	case k.To == "" || o.moment().past.Sub(time.UnixMilli(k.At)) >= keyLife:
+	case k.To == "" || o.moment().Past.Sub(time.UnixMilli(k.At)) >= keyLife:
 		return o.pick(r.From, group)
 	}
 	return o.cfg.Directory.Resolve(k.To)

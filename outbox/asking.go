@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"fleetd/clock"
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
@@ -32,7 +33,7 @@ type peer struct {
 
 // view is what the loop sees when it looks.
 type view struct {
-	moment
+	clock.Moment
 	up    bool
 	down  time.Duration   // for how long the link has been down
 	peers map[string]peer // as they are known now
@@ -46,17 +47,17 @@ func (o *Outbox) look() {
 	if v.up {
 		o.resend()
 	}
-	stepped := v.steps != o.steps
-	o.steps = v.steps
+	stepped := v.Steps != o.steps
+	o.steps = v.Steps
 	for _, op := range o.open {
 		host := v.peers[op.intent.ToHost]
 		op.silent = op.silent && !host.online && op.gen == o.gen
 		if stepped && op.kind().Brief() && !op.ended() {
-			op.askNow(v.wall) // when it was asked, and when it is due, is not known any more
+			op.askNow(v.Wall) // when it was asked, and when it is due, is not known any more
 		}
 		switch {
 		case op.ended() || op.ending || op.telling:
-		case op.intent.Told && v.steady && v.past.Sub(time.UnixMilli(op.intent.TS)) > horizon:
+		case op.intent.Told && v.Steady && v.Past.Sub(time.UnixMilli(op.intent.TS)) > horizon:
 			op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, store.EndVerdict, string(fault.InDoubt)
 			o.save(op) // its recipient has forgotten it too
 		case op.doubted && op.refused():
@@ -66,7 +67,7 @@ func (o *Outbox) look() {
 			op.telling = o.later(func(ctx context.Context) { o.lastWord(ctx, op, v) })
 		case v.up:
 			if fresh[op.intent.ToHost] {
-				op.askNow(v.wall)
+				op.askNow(v.Wall)
 			}
 			if q, due := op.due(v); due {
 				ask = append(ask, q)
@@ -85,7 +86,7 @@ func (o *Outbox) look() {
 // (design §5).
 func (o *Outbox) view() (v view, fresh map[string]bool) {
 	up := o.cfg.Uptime()
-	v = view{moment: o.clock.look(o.cfg.Now(), up), up: o.connected(), peers: map[string]peer{}}
+	v = view{Moment: o.clock.Look(o.cfg.Now(), up), up: o.connected(), peers: map[string]peer{}}
 	fresh = map[string]bool{}
 	var hosts []roster.HostView
 	if o.cfg.Broker != nil {
@@ -120,7 +121,7 @@ type question struct {
 // its recipient can no longer be beginning to inject it. Not while our own may
 // be wrong.
 func (op *open) over(v view) bool {
-	return v.steady && !v.wall.Before(time.UnixMilli(op.intent.ExpiresAt).Add(lastGrace+v.peers[op.intent.ToHost].lag))
+	return v.Steady && !v.Wall.Before(time.UnixMilli(op.intent.ExpiresAt).Add(lastGrace+v.peers[op.intent.ToHost].lag))
 }
 
 // due says whether to ask now, and notes that it was asked; Outbox.mu is held.
@@ -130,16 +131,16 @@ func (op *open) due(v view) (question, bool) {
 	case decides && !op.asked.IsZero():
 		return question{}, false // wait for the answer
 	case decides:
-		op.asked, op.answered = v.wall, false
+		op.asked, op.answered = v.Wall, false
 		return question{op, *in, true}, true
 	case in.NextQuery == 0:
 		in.NextQuery = time.UnixMilli(in.TS).Add(firstQuery).UnixMilli()
 	}
 	op.asked = time.Time{} // its clock was judged anew: there is time left
-	if v.wall.UnixMilli() < in.NextQuery {
+	if v.Wall.UnixMilli() < in.NextQuery {
 		return question{}, false
 	}
-	op.asksNext(v.wall)
+	op.asksNext(v.Wall)
 	return question{op, *in, false}, true
 }
 
@@ -168,7 +169,7 @@ func (op *open) verdict(v view) fault.Code {
 	if !dead && !op.over(v) {
 		return ""
 	}
-	asked := v.up && !op.asked.IsZero() && v.wall.Sub(op.asked) >= answerWait
+	asked := v.up && !op.asked.IsZero() && v.Wall.Sub(op.asked) >= answerWait
 	switch {
 	case asked && dead && (op.answered || op.silent):
 		return fault.Code(in.OutcomeReason)
@@ -228,7 +229,7 @@ func (o *Outbox) lastWord(ctx context.Context, op *open, v view) {
 	o.mu.Lock()
 	in, code := op.intent, op.verdict(v)
 	o.mu.Unlock()
-	if code == "" || in.State == store.IntentEnded || o.moment().steps != v.steps {
+	if code == "" || in.State == store.IntentEnded || o.moment().Steps != v.Steps {
 		return // a word came in between, or a step of the clock
 	}
 	failpoint.Hit("outbox.verdict.before")

@@ -157,7 +157,7 @@ func (o *Outbox) earlier(b Broadcast) (env *envelope.Envelope, to []store.Recipi
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case !known || o.moment().past.Sub(time.UnixMilli(k.At)) >= keyLife:
+	case !known || o.moment().Past.Sub(time.UnixMilli(k.At)) >= keyLife:
 		return env, nil, nil
 	case k.Hash != b.hash():
 		return nil, nil, conflict(b.Key)

@@ -38,7 +38,7 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 		return err
 	}
 	if !found {
-		if !o.local.Owns(env.From) || o.moment().past.Sub(env.Sent()) > horizon {
+		if !o.local.Owns(env.From) || o.moment().Past.Sub(env.Sent()) > horizon {
 			o.log.Warn("a brief of ours died, and nobody is left to be told", "msg", env.MsgID, "trace", env.TraceID, "reason", reason)
 			return nil
 		}

@@ -145,7 +145,7 @@ func (o *Outbox) keyOf(gid, key string) (k store.Key, known bool, err error) {
 		k, known, err = tx.KeyOf(gid, key)
 		return err
 	})
-	return k, known && o.moment().past.Sub(time.UnixMilli(k.At)) < keyLife, err
+	return k, known && o.moment().Past.Sub(time.UnixMilli(k.At)) < keyLife, err
 }
 
 // AnsweredUnder is the brief that gid answered, or is answering, under key. It

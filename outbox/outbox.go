@@ -26,6 +26,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"fleetd/clock"
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
@@ -101,7 +102,7 @@ type Outbox struct {
 	cfg   Config
 	log   hclog.Logger
 	local Local
-	clock clock
+	clock clock.Watch
 
 	mu       sync.Mutex
 	order    uint64              // of the last intent
@@ -153,8 +154,7 @@ func New(cfg Config) *Outbox {
 		cfg.Now = time.Now
 	}
 	if cfg.Uptime == nil {
-		start := time.Now()
-		cfg.Uptime = func() time.Duration { return time.Since(start) }
+		cfg.Uptime = clock.Uptime()
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -215,7 +215,7 @@ func (o *Outbox) watchOver(ctx context.Context) {
 
 // tidy forgets what is old, from time to time.
 func (o *Outbox) tidy() {
-	now, up := o.moment().past, o.cfg.Uptime()
+	now, up := o.moment().Past, o.cfg.Uptime()
 	if o.pruned == 0 || up-o.pruned >= pruneEvery {
 		o.pruned = up
 		o.prune(now)
@@ -272,3 +272,6 @@ func (o *Outbox) stripe(msgID string) *sync.Mutex {
 	}
 	return &o.stripes[h%uint32(len(o.stripes))]
 }
+
+// moment looks at the clocks.
+func (o *Outbox) moment() clock.Moment { return o.clock.Look(o.cfg.Now(), o.cfg.Uptime()) }
