@@ -211,10 +211,7 @@ func (in *Inbox) heldAlready(ctx context.Context, b *box, d envelope.Delivery, h
 
 // seenAlready returns what became of a message that left.
 func (in *Inbox) seenAlready(b *box, msgID string) (seen store.Seen, found bool, err error) {
-	err = in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		seen, found, err = tx.FindSeen(msgID, b.gid)
-		return err
-	})
+	seen, found, err = store.Find(in.cfg.Store, func(tx *store.Tx) (store.Seen, bool, error) { return tx.FindSeen(msgID, b.gid) })
 	if err != nil || found && seen.Outcome != store.Waiting {
 		return seen, found, err
 	}

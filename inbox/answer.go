@@ -84,11 +84,7 @@ func (in *Inbox) Local(gid, msgID string) (outcome store.Outcome, reason string)
 		return store.Waiting, b.reason
 	}
 	b.mu.Unlock()
-	var seen store.Seen
-	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		seen, _, err = tx.FindSeen(msgID, gid)
-		return err
-	})
+	seen, _, err := store.Find(in.cfg.Store, func(tx *store.Tx) (store.Seen, bool, error) { return tx.FindSeen(msgID, gid) })
 	if err != nil {
 		in.log.Error("a message's outcome could not be read", "msg", msgID, "error", err)
 	}

@@ -63,13 +63,8 @@ func (in *Inbox) refill(b *box, most int) bool {
 	if room <= 0 {
 		return false
 	}
-	var next []store.Held
-	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		next, err = tx.HeldLocal(b.gid, after, room)
-		return err
-	})
-	if err != nil {
-		in.log.Error("held mail could not be read", "gid", b.gid, "error", err)
+	next, ok := in.heldLocal(b, after, room)
+	if !ok {
 		return false
 	}
 	b.mu.Lock()
@@ -144,13 +139,8 @@ func (in *Inbox) takeExpired(b *box, now time.Time) {
 	found, after := 0, uint64(0)
 	expiry = 0
 	for {
-		var next []store.Held
-		err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
-			next, err = tx.HeldLocal(b.gid, after, in.cfg.LocalWindow)
-			return err
-		})
-		if err != nil {
-			in.log.Error("held mail could not be read", "gid", b.gid, "error", err)
+		next, ok := in.heldLocal(b, after, in.cfg.LocalWindow)
+		if !ok {
 			return
 		}
 		b.mu.Lock()
@@ -173,4 +163,12 @@ func (in *Inbox) takeExpired(b *box, now time.Time) {
 			return
 		}
 	}
+}
+
+func (in *Inbox) heldLocal(b *box, after uint64, most int) ([]store.Held, bool) {
+	next, err := store.Read(in.cfg.Store, func(tx *store.Tx) ([]store.Held, error) { return tx.HeldLocal(b.gid, after, most) })
+	if err != nil {
+		in.log.Error("held mail could not be read", "gid", b.gid, "error", err)
+	}
+	return next, err == nil
 }

@@ -102,21 +102,14 @@ func pruneBriefs(tx *store.Tx, now time.Time) error {
 }
 
 func (in *Inbox) briefOf(gid, msgID string) (brief store.Brief, found bool, err error) {
-	err = in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		brief, found, err = tx.BriefByMsg(gid, msgID)
-		return err
-	})
-	return brief, found, err
+	return store.Find(in.cfg.Store, func(tx *store.Tx) (store.Brief, bool, error) { return tx.BriefByMsg(gid, msgID) })
 }
 
 // briefs lists the briefs of gid, the oldest first, with those that a client
 // has been given just now.
 func (in *Inbox) briefs(gid string) (all []store.Brief, err error) {
 	given := in.givenJustNow(gid) // first: what leaves here is on record
-	err = in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		all, err = tx.Briefs(gid)
-		return err
-	})
+	all, err = store.Read(in.cfg.Store, func(tx *store.Tx) ([]store.Brief, error) { return tx.Briefs(gid) })
 	all = slices.DeleteFunc(all, func(b store.Brief) bool { return b.State == briefMail })
 	for _, g := range given {
 		if !slices.ContainsFunc(all, func(b store.Brief) bool { return b.MsgID == g.MsgID }) {

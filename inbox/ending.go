@@ -277,22 +277,21 @@ func (in *Inbox) abandon(ctx context.Context, gid string) (failed error) {
 
 // given lists the briefs that gid has, or may have, and did not answer. One
 // whose injection is not known to have ended is left to the next start.
-func (in *Inbox) given(gid string) (all []store.Brief, err error) {
-	err = in.cfg.Store.View(func(tx *store.Tx) error {
+func (in *Inbox) given(gid string) ([]store.Brief, error) {
+	return store.Read(in.cfg.Store, func(tx *store.Tx) (all []store.Brief, err error) {
 		briefs, err := tx.Briefs(gid)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, b := range briefs {
 			injected, err := wasInjected(tx, b)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if b.State == briefOpen || b.State == briefInDoubt || b.State == briefInjecting && injected {
 				all = append(all, b)
 			}
 		}
-		return nil
+		return all, nil
 	})
-	return all, err
 }

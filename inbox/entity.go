@@ -230,11 +230,8 @@ func (in *Inbox) Life(gid string) context.Context {
 }
 
 func (in *Inbox) owner(token string) (store.Entity, bool) {
-	var gid string
-	var found bool
-	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		gid, found, err = tx.TokenOwner(sha256.Sum256([]byte(token)))
-		return err
+	gid, found, err := store.Find(in.cfg.Store, func(tx *store.Tx) (string, bool, error) {
+		return tx.TokenOwner(sha256.Sum256([]byte(token)))
 	})
 	if err != nil {
 		in.log.Error("a token could not be looked up", "error", err)

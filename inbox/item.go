@@ -141,12 +141,7 @@ func (in *Inbox) whole(b *box, it *item) (*envelope.Envelope, error) {
 	if unstored != nil {
 		return unstored, nil
 	}
-	var h store.Held
-	var found bool
-	err := in.cfg.Store.View(func(tx *store.Tx) (err error) {
-		h, found, err = tx.HeldEntry(b.gid, it.seq)
-		return err
-	})
+	h, found, err := store.Find(in.cfg.Store, func(tx *store.Tx) (store.Held, bool, error) { return tx.HeldEntry(b.gid, it.seq) })
 	if err != nil {
 		return nil, err
 	}

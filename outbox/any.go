@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/fault"
-	"fleetd/store"
 )
 
 // anyPrefix begins an address that means one member of a group, whichever is
@@ -35,18 +33,14 @@ func (o *Outbox) choose(r Request, group string) (roster.Target, error) {
 	if r.Key == "" {
 		return o.pick(r.From, group)
 	}
-	var k store.Key
-	err := o.cfg.Store.View(func(tx *store.Tx) (err error) {
-		k, _, err = tx.KeyOf(r.From, r.Key)
-		return err
-	})
-	switch {
+	switch k, known, err := o.keyOf(r.From, r.Key); {
 	case err != nil:
 		return roster.Target{}, err
-	case k.To == "" || o.moment().Past.Sub(time.UnixMilli(k.At)) >= keyLife:
+	case !known || k.To == "":
 		return o.pick(r.From, group)
+	default:
+		return o.cfg.Directory.Resolve(k.To)
 	}
-	return o.cfg.Directory.Resolve(k.To)
 }
 
 // pick chooses the member of a group that is likely to begin soonest: idle ones

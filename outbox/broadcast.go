@@ -147,17 +147,12 @@ func (o *Outbox) alone(ctx context.Context, b Broadcast) (release func(), err er
 // earlier is the envelope that the key of b stands for, and whom it was for:
 // no copy may differ from another. A key that stands for nothing gets a new one.
 func (o *Outbox) earlier(b Broadcast) (env *envelope.Envelope, to []store.Recipient, err error) {
-	var k store.Key
-	var known bool
-	err = o.cfg.Store.View(func(tx *store.Tx) (err error) {
-		k, known, err = tx.KeyOf(b.From, b.Key)
-		return err
-	})
+	k, known, err := o.keyOf(b.From, b.Key)
 	env = o.wrap(b)
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case !known || o.moment().Past.Sub(time.UnixMilli(k.At)) >= keyLife:
+	case !known:
 		return env, nil, nil
 	case k.Hash != b.hash():
 		return nil, nil, conflict(b.Key)

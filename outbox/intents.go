@@ -70,11 +70,7 @@ func awaits(in store.Intent) bool {
 // Load reads the intents that an earlier run left open.
 func (o *Outbox) Load() error {
 	failpoint.Hit("outbox.load")
-	var left []store.Intent
-	err := o.cfg.Store.View(func(tx *store.Tx) (err error) {
-		left, err = tx.OpenIntents()
-		return err
-	})
+	left, err := store.Read(o.cfg.Store, (*store.Tx).OpenIntents)
 	if err != nil {
 		return err
 	}
@@ -272,10 +268,7 @@ func (o *Outbox) intentFor(msgID, gid string) (store.Intent, bool, error) {
 
 // stored reads an intent with its body.
 func (o *Outbox) stored(msgID string) (in store.Intent, found bool, err error) {
-	err = o.cfg.Store.View(func(tx *store.Tx) (err error) {
-		in, found, err = tx.Intent(msgID)
-		return err
-	})
+	in, found, err = store.Find(o.cfg.Store, func(tx *store.Tx) (store.Intent, bool, error) { return tx.Intent(msgID) })
 	if err != nil {
 		return in, false, fmt.Errorf("read intent %s: %w", msgID, err)
 	}

@@ -141,10 +141,7 @@ func stateOf(sent Sent, in store.Intent) (Sent, error) {
 
 // keyOf is what a key of gid stands for, while it does.
 func (o *Outbox) keyOf(gid, key string) (k store.Key, known bool, err error) {
-	err = o.cfg.Store.View(func(tx *store.Tx) (err error) {
-		k, known, err = tx.KeyOf(gid, key)
-		return err
-	})
+	k, known, err = store.Find(o.cfg.Store, func(tx *store.Tx) (store.Key, bool, error) { return tx.KeyOf(gid, key) })
 	return k, known && o.moment().Past.Sub(time.UnixMilli(k.At)) < keyLife, err
 }
 

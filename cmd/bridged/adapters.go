@@ -30,14 +30,11 @@ func (d directory) Name(gid string) string {
 type homes struct{ *store.Store }
 
 func (h homes) LoadHomes() ([]roster.Home, error) {
-	var all []roster.Home
-	err := h.View(func(tx *store.Tx) error {
-		stored, err := tx.Homes()
-		for _, s := range stored {
-			all = append(all, roster.Home(s))
-		}
-		return err
-	})
+	stored, err := store.Read(h, (*store.Tx).Homes)
+	all := make([]roster.Home, len(stored))
+	for i, s := range stored {
+		all[i] = roster.Home(s)
+	}
 	return all, err
 }
 
@@ -244,12 +241,8 @@ func (h hints) Hint(gid string, held int, from string) { h.g.server.Hint(gid, he
 // traces reads the store's log of flows.
 type traces struct{ *store.Store }
 
-func (t traces) TraceOf(id string) (events []store.Event, err error) {
-	err = t.View(func(tx *store.Tx) (err error) {
-		events, err = tx.TraceOf(id)
-		return err
-	})
-	return events, err
+func (t traces) TraceOf(id string) ([]store.Event, error) {
+	return store.Read(t, func(tx *store.Tx) ([]store.Event, error) { return tx.TraceOf(id) })
 }
 
 func publicKey(key ed25519.PrivateKey) ed25519.PublicKey { return key.Public().(ed25519.PublicKey) }

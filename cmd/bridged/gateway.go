@@ -243,11 +243,7 @@ func (g *gateway) onRefused(env *envelope.Envelope, code fault.Code) {
 
 // openEntities gives every entity of the store its inbox again.
 func (g *gateway) openEntities() error {
-	var all []store.Entity
-	err := g.store.View(func(tx *store.Tx) (err error) {
-		all, err = tx.Entities()
-		return err
-	})
+	all, err := store.Read(g.store, (*store.Tx).Entities)
 	if err != nil {
 		return err
 	}

@@ -16,12 +16,7 @@ import (
 // a request that comes again joins the launch or gets that.
 func (c *Control) onSpawn(ctx context.Context, env *envelope.Envelope) error {
 	failpoint.Hit("control.spawn.before")
-	var rec store.Spawn
-	var found bool
-	err := c.cfg.Store.View(func(tx *store.Tx) (err error) {
-		rec, found, err = tx.Spawn(env.SpawnID)
-		return err
-	})
+	rec, found, err := store.Find(c.cfg.Store, func(tx *store.Tx) (store.Spawn, bool, error) { return tx.Spawn(env.SpawnID) })
 	switch {
 	case err != nil:
 		return err
@@ -235,11 +230,7 @@ func (c *Control) untilStored(ctx context.Context, fn func(context.Context) erro
 // resume takes up what an earlier run left: launches are undone, and what this
 // host asked for and still owes a task to is followed to its end.
 func (c *Control) resume() error {
-	var all []store.Spawn
-	err := c.cfg.Store.View(func(tx *store.Tx) (err error) {
-		all, err = tx.Spawns()
-		return err
-	})
+	all, err := store.Read(c.cfg.Store, (*store.Tx).Spawns)
 	if err != nil {
 		return err
 	}

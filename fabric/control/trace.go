@@ -244,11 +244,7 @@ func (c *Control) traced(env *envelope.Envelope) ([]byte, error) {
 	if ask.Bytes > 0 {
 		room = min(room, ask.Bytes)
 	}
-	var events []store.Event
-	err := c.cfg.Store.View(func(tx *store.Tx) (err error) {
-		events, err = tx.TraceOf(env.TraceID)
-		return err
-	})
+	events, err := store.Read(c.cfg.Store, func(tx *store.Tx) ([]store.Event, error) { return tx.TraceOf(env.TraceID) })
 	if err != nil {
 		return nil, err
 	}

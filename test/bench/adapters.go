@@ -25,14 +25,11 @@ func (d directory) Name(gid string) string {
 type homes struct{ *store.Store }
 
 func (h homes) LoadHomes() ([]roster.Home, error) {
-	var all []roster.Home
-	err := h.View(func(tx *store.Tx) error {
-		stored, err := tx.Homes()
-		for _, s := range stored {
-			all = append(all, roster.Home(s))
-		}
-		return err
-	})
+	stored, err := store.Read(h, (*store.Tx).Homes)
+	all := make([]roster.Home, len(stored))
+	for i, s := range stored {
+		all[i] = roster.Home(s)
+	}
 	return all, err
 }
 
