@@ -10,6 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"fleetd/fabric/envelope"
+	"fleetd/wait"
 )
 
 // refusedBeats is for how many heartbeats an exclusive consumer may be refused
@@ -51,7 +52,7 @@ func (s *session) keepClaim() {
 		default:
 			f.log.Debug("claim on the host id not held", "error", err)
 		}
-		if !pause(s.ctx, b.NextBackOff()) {
+		if wait.Pause(s.ctx, b.NextBackOff()) != nil {
 			return
 		}
 	}
@@ -146,7 +147,7 @@ func (s *session) control(env *envelope.Envelope, h *hold) {
 	}
 	if err := s.f.deps.OnControl(env); err != nil {
 		s.f.log.Error("control message not committed; the broker gives it again", "kind", env.Kind, "trace", env.TraceID, "error", err)
-		pause(s.ctx, retryMin) // a store that fails must not be hammered
+		_ = wait.Pause(s.ctx, retryMin) // a store that fails must not be hammered
 		s.settle(h.Requeue)
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"fleetd/fabric/envelope"
+	"fleetd/wait"
 )
 
 // keepReports reads our dead-letter reports for as long as the session lives.
@@ -27,7 +28,7 @@ func (s *session) keepReports() {
 			said = text
 			f.log.Warn("dead letters are not read at present; trying again", "queue", f.names.ReportQueue(f.cfg.Host), "error", err)
 		}
-		if !pause(s.ctx, b.NextBackOff()) {
+		if wait.Pause(s.ctx, b.NextBackOff()) != nil {
 			return
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/hashicorp/go-hclog"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"fleetd/wait"
 )
 
 // Fabric is this gateway's side of the broker. Make it with New, start it with
@@ -70,18 +72,6 @@ func newBackoff(most time.Duration) *backoff.ExponentialBackOff {
 	return b
 }
 
-// pause waits for d; false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // Run keeps a session with the broker until ctx ends, redialling for ever. It
 // returns nil then, with everything it started ended.
 func (f *Fabric) Run(ctx context.Context) error {
@@ -111,7 +101,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 		if s.wasUp && time.Since(began) > settledAfter {
 			b.Reset()
 		}
-		if !pause(ctx, b.NextBackOff()) {
+		if wait.Pause(ctx, b.NextBackOff()) != nil {
 			f.update(func() { f.reason = errStopped.Error() })
 			return nil
 		}

@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"fleetd/fabric/envelope"
+	"fleetd/wait"
 )
 
 // Inbox is what the fabric consumes for one local entity.
@@ -173,7 +174,7 @@ func (in *inbox) keep(ctx context.Context, s *session) {
 			}
 			in.trouble(s, err, refusedSince)
 		}
-		if !pause(ctx, b.NextBackOff()) {
+		if wait.Pause(ctx, b.NextBackOff()) != nil {
 			break
 		}
 	}

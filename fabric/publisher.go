@@ -12,6 +12,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/test/failpoint"
+	"fleetd/wait"
 )
 
 // Outcome is the broker's word on one publish.
@@ -145,7 +146,7 @@ func (s *session) keepPublisher(p *pubChannel) {
 		if time.Since(opened) > settledAfter {
 			b.Reset()
 		}
-		if !pause(s.ctx, b.NextBackOff()) {
+		if wait.Pause(s.ctx, b.NextBackOff()) != nil {
 			return
 		}
 		next, err := s.openPublisher()

@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/wait"
 )
 
 const (
@@ -333,11 +334,11 @@ func (f *Fabric) Heard(host string, full bool) {
 		f.heard[host]++
 	}
 	for _, in := range f.inboxes {
-		poke(in.wake)
+		wait.Poke(in.wake)
 	}
 	if f.sess != nil {
 		for _, w := range f.sess.wakes {
-			poke(w)
+			wait.Poke(w)
 		}
 	}
 }
@@ -346,11 +347,4 @@ func (f *Fabric) fullsOf(host string) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.heard[host]
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

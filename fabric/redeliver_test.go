@@ -13,6 +13,7 @@ import (
 	"fleetd/fault"
 	"fleetd/test/faultproxy"
 	"fleetd/test/rabbit"
+	"fleetd/wait"
 )
 
 // Fails if a letter that is delivered again is another message than it was,
@@ -109,7 +110,7 @@ func TestARedeliveryRenewsTheLease(t *testing.T) {
 		if err != nil || len(done) != 1 || done[0].Err != nil {
 			t.Fatalf("letter %d: %+v, %v", i, done, err)
 		}
-		pause(t.Context(), lease*time.Millisecond/20)
+		_ = wait.Pause(t.Context(), lease*time.Millisecond/20)
 	}
 	if done, _, err := a.Redeliver(t.Context(), Filter{MsgID: letters[len(letters)-1]}, nil); err != nil || len(done) != 1 || done[0].Err != nil {
 		t.Errorf("the inbox went although mail was brought to it: %+v, %v", done, err)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"fleetd/fault"
+	"fleetd/wait"
 )
 
 // Phase is the state of the broker link in one word.
@@ -99,10 +100,7 @@ func (f *Fabric) update(change func()) {
 		f.log.Info("broker link", "state", next.Phase, "reason", next.Reason, "broker", f.dialer.where())
 	}
 	f.changes = append(f.changes, next)
-	select {
-	case f.changed <- struct{}{}:
-	default:
-	}
+	wait.Poke(f.changed)
 }
 
 // setClaim records a change of the claim.

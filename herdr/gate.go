@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fault"
+	"fleetd/wait"
 )
 
 // Why a gate is closed: the reasons that Hooks.Closed gets. HERDR_DOWN is
@@ -299,7 +300,7 @@ func (g *gate) settled(ctx context.Context) verdict {
 	if first.reason != "" {
 		return first
 	}
-	if err := pause(ctx, g.in.Timing.Look); err != nil {
+	if err := wait.Pause(ctx, g.in.Timing.Look); err != nil {
 		return closed(Settling, err)
 	}
 	if v := g.composer(ctx); v.reason != "" {

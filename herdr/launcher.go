@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fleetd/fault"
+	"fleetd/wait"
 )
 
 // Launcher opens panes for agents and waits until they take input (herdr
@@ -145,7 +146,7 @@ func (l *Launcher) Ready(ctx context.Context, p Pane) (Pane, error) {
 			}
 			cause = out.Err
 		}
-		if pause(ctx, readyPoll) != nil {
+		if wait.Pause(ctx, readyPoll) != nil {
 			return p, &LaunchError{Why: NeverReady, Reason: reason, Cause: cause}
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"fleetd/wait"
 )
 
 // missesToGo is how many successive lists must lack a pane, or its agent,
@@ -87,7 +89,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 			return nil
 		}
 		m.publish(next)
-		if err := pause(ctx, m.interval(next.Up)); err != nil {
+		if err := wait.Pause(ctx, m.interval(next.Up)); err != nil {
 			return nil
 		}
 	}
@@ -236,16 +238,4 @@ func merge(last map[string]PaneState, panes []PaneInfo, agents []AgentInfo, abse
 		next[p.PaneID] = s
 	}
 	return next
-}
-
-// pause waits for d or for the end of ctx, whose error it then returns.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"fleetd/fault"
 	"fleetd/test/failpoint"
+	"fleetd/wait"
 )
 
 // typist does what follows the point of no return: steps 7 to 9 of the herdr
@@ -82,7 +83,7 @@ func (t *typist) appeared(ctx context.Context, lookFor time.Duration) (submitted
 	var at place
 	dialog := false // the look before showed one
 	for end := t.in.now().Add(lookFor); ; {
-		if err := pause(ctx, t.in.Timing.Look); err != nil {
+		if err := wait.Pause(ctx, t.in.Timing.Look); err != nil {
 			return false, t.timeUp()
 		}
 		s, pl, err := t.read(ctx)
@@ -171,7 +172,7 @@ func (t *typist) who(ctx context.Context) (AgentInfo, *Outcome) {
 		if err == nil {
 			return a, nil
 		}
-		if pause(ctx, t.in.Timing.VerifyPoll) != nil {
+		if wait.Pause(ctx, t.in.Timing.VerifyPoll) != nil {
 			return a, t.timeUp()
 		}
 	}
@@ -243,7 +244,7 @@ func (t *typist) ready(ctx context.Context) *Outcome {
 			return out
 		}
 		if a.AgentStatus == StatusWorking && t.kind.Steers {
-			if pause(ctx, t.in.Timing.VerifyPoll) != nil {
+			if wait.Pause(ctx, t.in.Timing.VerifyPoll) != nil {
 				return t.timeUp()
 			}
 			continue
@@ -262,7 +263,7 @@ func (t *typist) ready(ctx context.Context) *Outcome {
 			}
 			against = out != nil
 		}
-		if pause(ctx, t.in.Timing.VerifyPoll) != nil {
+		if wait.Pause(ctx, t.in.Timing.VerifyPoll) != nil {
 			return t.timeUp()
 		}
 	}
@@ -289,7 +290,7 @@ func (t *typist) verify(ctx context.Context, window time.Duration, more turn) *O
 	var v finding
 	dialog := false // the look before showed one
 	for end := t.in.now().Add(window); ; dialog = v.blocked() {
-		if err := pause(ctx, t.in.Timing.VerifyPoll); err != nil {
+		if err := wait.Pause(ctx, t.in.Timing.VerifyPoll); err != nil {
 			return t.timeUp()
 		}
 		var out *Outcome

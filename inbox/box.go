@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/store"
+	"fleetd/wait"
 )
 
 // box is the inbox of one entity. Its mutex guards everything below it and is
@@ -156,15 +157,8 @@ func (b *box) become(e store.Entity) {
 	if Ended(e) {
 		b.retire()
 	}
-	poke(b.changed)
-	poke(b.wake)
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	wait.Poke(b.changed)
+	wait.Poke(b.wake)
 }
 
 // interrupt ends the present wait for the gate; mu is held.
@@ -232,7 +226,7 @@ func (b *box) release(it *item) {
 	b.set(it, waiting)
 	b.offer()
 	b.mu.Unlock()
-	poke(b.wake)
+	wait.Poke(b.wake)
 }
 
 // arrive lets a new item wait; mu is held. Nobody who waits already wants
@@ -241,7 +235,7 @@ func (b *box) arrive(it *item) {
 	it.unstored = nil
 	b.set(it, waiting)
 	b.offerTo(func(w *Waiter) bool { return w.filter.admits(it.env) && b.pullable(it) })
-	poke(b.wake)
+	wait.Poke(b.wake)
 }
 
 // finish takes items out for good, and returns the broker's holds on them: who

@@ -7,6 +7,7 @@ import (
 	"fleetd/fault"
 	"fleetd/store"
 	"fleetd/test/failpoint"
+	"fleetd/wait"
 )
 
 // Deliver takes one message from this host (the local fork of a send, or a
@@ -79,7 +80,7 @@ func (in *Inbox) deliver(ctx context.Context, b *box, it *item, env *envelope.En
 	record, backlog := heldOf(b.gid, it), b.partial
 	b.mu.Unlock()
 	record.Body = env.Body
-	poke(b.wake) // the gate can be waited for already
+	wait.Poke(b.wake) // the gate can be waited for already
 	var seen store.Seen
 	var dup bool
 	failpoint.Hit("inbox.deliver.before")

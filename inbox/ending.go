@@ -9,6 +9,7 @@ import (
 	"fleetd/fault"
 	"fleetd/store"
 	"fleetd/test/failpoint"
+	"fleetd/wait"
 )
 
 // Ended reports whether an entity takes no part any more: its end has begun.
@@ -107,10 +108,7 @@ func (in *Inbox) windUp(ctx context.Context, b *box) {
 			said = err.Error()
 			in.log.Warn("an entity cannot end yet; trying on", "name", b.snapshot().Name, "gid", b.gid, "error", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryEvery):
-		}
+		_ = wait.Pause(ctx, retryEvery)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"fleetd/fault"
 	"fleetd/store"
 	"fleetd/test/failpoint"
+	"fleetd/wait"
 )
 
 // Filter says which mail a waiter wants; an empty one wants all.
@@ -224,5 +225,5 @@ func (b *Batch) back(mark bool) {
 	}
 	b.box.offer()
 	b.box.mu.Unlock()
-	poke(b.box.wake)
+	wait.Poke(b.box.wake)
 }

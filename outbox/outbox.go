@@ -31,6 +31,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/store"
+	"fleetd/wait"
 )
 
 // Directory knows who is where.
@@ -227,12 +228,7 @@ func (o *Outbox) tidy() {
 }
 
 // nudge has the loop look soon.
-func (o *Outbox) nudge() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
+func (o *Outbox) nudge() { wait.Poke(o.wake) }
 
 // later hands job to the workers, and reports whether there was room.
 func (o *Outbox) later(job func(context.Context)) bool {

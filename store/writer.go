@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fault"
+	"fleetd/wait"
 )
 
 const (
@@ -144,12 +145,7 @@ func (s *Store) Trace(ev Event) {
 }
 
 // nudge makes the writer look at the queue.
-func (s *Store) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it will look anyway
-	}
-}
+func (s *Store) nudge() { wait.Poke(s.wake) }
 
 func (s *Store) push(r *request) error {
 	s.mu.Lock()

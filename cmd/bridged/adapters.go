@@ -14,6 +14,7 @@ import (
 	"fleetd/mcp"
 	"fleetd/outbox"
 	"fleetd/store"
+	"fleetd/wait"
 )
 
 // directory is the roster as inbox and outbox ask it.
@@ -81,10 +82,8 @@ func (l link) Reachable(ctx context.Context, gid string) error {
 	ctx, cancel := context.WithTimeout(ctx, attachWait)
 	defer cancel()
 	for l.g.fabric.InboxState(gid).Status == fabric.InboxDetached {
-		select {
-		case <-ctx.Done():
+		if wait.Pause(ctx, 10*time.Millisecond) != nil {
 			return fault.New(fault.BrokerDown, "your own inbox is not on the broker yet, so an answer could not reach you; nothing was sent. Try again in some seconds")
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"fleetd/herdr"
 	"fleetd/inbox"
 	"fleetd/migrations"
+	"fleetd/wait"
 )
 
 // oldEvery is how often a running daemon looks for mail of the old one; oldSoon
@@ -22,19 +23,14 @@ const (
 // once the broker link is up, and again when it changed.
 func (g *gateway) oldMail(ctx context.Context) error {
 	said := map[string]int{}
-	wait := time.Second
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
-		}
+	next := time.Second
+	for wait.Pause(ctx, next) == nil {
 		if g.fabric.State().Phase != fabric.Connected {
 			continue
 		}
 		queues, all := g.oldQueues(ctx)
-		if wait = oldEvery; !all {
-			wait = oldSoon
+		if next = oldEvery; !all {
+			next = oldSoon
 		}
 		for pane, q := range queues {
 			if q.Ready > 0 && said[pane] != q.Ready && q.Consumers == 0 {
@@ -43,6 +39,7 @@ func (g *gateway) oldMail(ctx context.Context) error {
 			said[pane] = q.Ready
 		}
 	}
+	return nil
 }
 
 // oldQueues looks at the old daemon's queues of this host, by pane; whether at

@@ -15,6 +15,7 @@ import (
 	"fleetd/fault"
 	"fleetd/store"
 	"fleetd/test/failpoint"
+	"fleetd/wait"
 )
 
 // Request is one agent that an entity of this host asks for.
@@ -138,7 +139,7 @@ func (c *Control) asked(ctx context.Context, r Request) (*spawning, error) {
 	}
 	if s := c.spawns[rec.SpawnID]; known && s != nil {
 		s.expires = c.cfg.Now().Add(r.Timeout)
-		wake(s.again)
+		wait.Poke(s.again)
 		return s, nil
 	}
 	switch {
@@ -275,7 +276,7 @@ func (c *Control) bring(ctx context.Context, s *spawning) (o outcome, err error)
 	}
 	for {
 		err = c.conclude(ctx, s, o)
-		if err == nil || !c.goesOn(s) || !pause(ctx, c.cfg.Repeat) {
+		if err == nil || !c.goesOn(s) || wait.Pause(ctx, c.cfg.Repeat) != nil {
 			return o, err
 		}
 		c.log.Debug("the task of an agent cannot be sent yet", "spawn", s.rec.SpawnID, "error", err)
@@ -453,12 +454,5 @@ func (c *Control) await(ctx context.Context, s store.Spawn) {
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-func wake(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fleetd/fault"
 	"fleetd/store"
 	"fleetd/test/failpoint"
+	"fleetd/wait"
 )
 
 // onSpawn takes a request of another host. The same spawnId has one outcome:
@@ -198,7 +199,7 @@ func (c *Control) undo(ctx context.Context, rec store.Spawn, f *Failure) bool {
 			return true
 		}
 		c.log.Debug("a launch cannot be undone yet", "gid", rec.SpawnID, "error", err)
-		if !pause(ctx, retryEvery) {
+		if wait.Pause(ctx, retryEvery) != nil {
 			return false
 		}
 	}
@@ -207,21 +208,10 @@ func (c *Control) undo(ctx context.Context, rec store.Spawn, f *Failure) bool {
 // retryEvery is the pace of what waits for herdr or for the store.
 const retryEvery = 500 * time.Millisecond
 
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 func (c *Control) untilStored(ctx context.Context, fn func(context.Context) error) error {
 	for {
 		err := fn(ctx)
-		if !fault.Is(err, fault.StoreUnavailable) || !pause(ctx, retryEvery) {
+		if !fault.Is(err, fault.StoreUnavailable) || wait.Pause(ctx, retryEvery) != nil {
 			return err
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"fleetd/wait"
 )
 
 const (
@@ -96,7 +98,7 @@ func (r *Roster) remember(e Entity, host string, gone bool, at moment) {
 	if fresh || h.Name != e.Name || h.Kind != e.Kind || h.Gone != gone || !slices.Equal(h.Groups, e.Groups) {
 		h.Name, h.Kind, h.Groups, h.Gone = e.Name, e.Kind, e.Groups, gone
 		h.dirty = true
-		wake(r.saveNow)
+		wait.Poke(r.saveNow)
 	}
 }
 
@@ -113,7 +115,7 @@ func (r *Roster) vanish(host string, listed map[string]*record) {
 	for gid, h := range r.homesOf[host] {
 		if !h.Gone && listed[gid] == nil {
 			h.Gone, h.dirty = true, true
-			wake(r.saveNow)
+			wait.Poke(r.saveNow)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"fleetd/fault"
+	"fleetd/wait"
 )
 
 // coalesce is how long changes of one entity are gathered before they are
@@ -96,6 +97,6 @@ func (r *Roster) announceSoon(gid string, at time.Time) {
 	}
 	if before, waits := r.out.dirty[gid]; !waits || at.Before(before) {
 		r.out.dirty[gid] = at
-		wake(r.kick)
+		wait.Poke(r.kick)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/wait"
 )
 
 const (
@@ -281,5 +282,5 @@ func (r *Roster) Pulse() {
 	r.mu.Lock()
 	defer r.unlock()
 	r.out.beat = now
-	wake(r.kick)
+	wait.Poke(r.kick)
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"github.com/hashicorp/go-hclog"
+
+	"fleetd/wait"
 )
 
 // clone takes a message of another gateway with our host id and key, such as
@@ -16,7 +18,7 @@ func (r *Roster) clone(m message) {
 	}
 	if m.Boot > r.self.boot && m.Boot > r.rival {
 		r.rival = m.Boot
-		wake(r.kick) // the speaker knows whether we serve
+		wait.Poke(r.kick) // the speaker knows whether we serve
 	}
 }
 
@@ -40,7 +42,7 @@ func (r *Roster) outrank(at moment) {
 	r.changed()
 	if r.cfg.KeepBoot != nil {
 		r.unkept = boot
-		wake(r.saveNow)
+		wait.Poke(r.saveNow)
 	}
 }
 

@@ -265,11 +265,4 @@ func (r *Roster) unlock() {
 	}
 }
 
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it is awake already
-	}
-}
-
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

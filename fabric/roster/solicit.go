@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fabric/envelope"
+	"fleetd/wait"
 )
 
 const (
@@ -29,7 +30,7 @@ func (r *Roster) Solicit(host string) {
 		h.ask.at = due
 	}
 	h.ask.demand = true
-	wake(r.kick)
+	wait.Poke(r.kick)
 }
 
 // FullCount returns how many full announcements of host came whole since our
@@ -54,7 +55,7 @@ func (r *Roster) askLater(h *host, now time.Time) {
 	spread := time.Duration(r.jitter.Int64N(int64(r.cfg.Interval/10) + 1))
 	answered := r.askedAll.Add(fullEvery + quiet)
 	h.ask.at = later(later(now, answered), h.ask.last.Add(h.ask.pause)).Add(spread)
-	wake(r.kick)
+	wait.Poke(r.kick)
 }
 
 // dueAsks takes the hosts that are to be solicited now.
@@ -91,7 +92,7 @@ func (r *Roster) wantFull(now time.Time) {
 	if r.out.full.After(now) && now.Sub(r.out.lastBeat) >= pulseGap {
 		r.out.beat = now
 	}
-	wake(r.kick)
+	wait.Poke(r.kick)
 }
 
 func later(a, b time.Time) time.Time {
