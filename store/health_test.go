@@ -35,7 +35,7 @@ func TestFailedCommitIsAnsweredAndRecoveredFrom(t *testing.T) {
 			}
 		}
 		down := s.Healthy()
-		if !fault.Is(down, fault.StoreUnavailable) || !strings.Contains(down.Error(), s.Stats().DownSince.Format(time.RFC3339)) {
+		if !fault.Is(down, fault.StoreUnavailable) || !strings.Contains(down.Error(), s.down.since.Format(time.RFC3339)) {
 			t.Errorf("healthy: %v, want STORE_UNAVAILABLE with since when", down)
 		}
 		time.Sleep(time.Minute) // probes fail meanwhile

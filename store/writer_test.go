@@ -25,7 +25,11 @@ func all(n int, fn func(i int) error) []error {
 // queued waits until n functions wait for the writer.
 func queued(t *testing.T, s *Store, n int) {
 	t.Helper()
-	await(t, fmt.Sprintf("%d queued", n), func() bool { return s.Stats().Queued == n })
+	await(t, fmt.Sprintf("%d queued", n), func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.queue) == n
+	})
 }
 
 // Fails if the writer takes one request per commit.

@@ -103,7 +103,8 @@ func waitsForHerdr(t *testing.T, ctx context.Context, s *stage, w *fleet.Worker)
 
 // Fails when the end of a brief's life is not told, or told by more than one of
 // those who see it (the worker's gateway on two lanes, the dead letter, the
-// sender's own watch), or when the brief goes in after it.
+// sender's own watch), or when the brief goes in after it. Fails too when an
+// operator is not shown that counters grow.
 func expiresWaiting(t *testing.T, ctx context.Context, s *stage, w *fleet.Worker) {
 	control(t, w, "busy")
 	status(t, ctx, w, "working")
@@ -122,6 +123,11 @@ func expiresWaiting(t *testing.T, ctx context.Context, s *stage, w *fleet.Worker
 		}
 		return nil
 	})
+	for _, name := range []string{"bridged_presence_total", "bridged_publishes_total", "bridged_store_bytes", "bridged_store_commits_total"} {
+		if metric(t, s.a, name, "") == 0 {
+			t.Errorf("an operator sees no %s", name)
+		}
+	}
 	s.toldNoMore(t, ctx)
 	control(t, w, "idle")
 	rested(t, ctx, w)
