@@ -1,6 +1,10 @@
 package fabric
 
 import (
+	"cmp"
+	"strconv"
+	"time"
+
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"fleetd/fabric/envelope"
@@ -31,17 +35,45 @@ func (f *Fabric) message(lane envelope.Lane, env *envelope.Envelope) (message, e
 	if env.Kind.Known() && !env.Kind.Travels(lane) {
 		return message{}, fault.New(fault.Internal, "%s does not travel on the %s lane; it was not published", env.Kind, lane)
 	}
-	p := env.Properties(lane, f.deps.Now())
 	m := message{
 		exchange: f.names.Exchange(lane), key: env.RoutingKey(lane),
-		mandatory: env.Kind != envelope.Broadcast && env.Kind != envelope.Presence,
-		Publishing: amqp.Publishing{
-			Headers: amqp.Table(env.Table()), Body: env.Body, UserId: f.login(),
-			MessageId: p.MessageID, CorrelationId: p.CorrelationID, Type: p.Type, ContentType: p.ContentType,
-			Timestamp: p.Timestamp, Expiration: p.Expiration, DeliveryMode: p.DeliveryMode,
-		},
+		mandatory:  env.Kind != envelope.Broadcast && env.Kind != envelope.Presence,
+		Publishing: publishing(lane, env, f.deps.Now()),
 	}
+	m.UserId = f.login()
 	return m, m.fits()
+}
+
+// publishing mirrors an envelope in the properties of AMQP, for the eyes of
+// tools. Nothing is ever decided by them: only headers are signed (design §4).
+// Mail is persistent, all else is not.
+func publishing(lane envelope.Lane, env *envelope.Envelope, now time.Time) amqp.Publishing {
+	p := amqp.Publishing{
+		Headers: amqp.Table(env.Table()), Body: env.Body, MessageId: env.MsgID,
+		CorrelationId: cmp.Or(env.InReplyTo, env.TurnID, env.SpawnID), Type: string(env.Kind),
+		ContentType: "text/plain; charset=utf-8", DeliveryMode: amqp.Transient,
+		Timestamp:  env.Sent().UTC().Truncate(time.Second), // all that AMQP keeps
+		Expiration: expiration(env, now),
+	}
+	switch lane {
+	case envelope.LaneMail:
+		p.DeliveryMode = amqp.Persistent
+	case envelope.LanePresence, envelope.LaneControl:
+		p.ContentType = "application/json"
+	}
+	return p
+}
+
+// expiration is the rest of the envelope's life, in milliseconds. A broker
+// closes the channel for a negative number and may drop a message with 0 at
+// once, hence at least 1; what is over is the receiver's to judge. More than
+// MaxLife is no life.
+func expiration(env *envelope.Envelope, now time.Time) string {
+	if env.ExpiresAt == 0 {
+		return ""
+	}
+	left := min(max(env.ExpiresAt-now.UnixMilli(), 1), envelope.MaxLife.Milliseconds())
+	return strconv.FormatInt(left, 10)
 }
 
 func (m message) fits() error {

@@ -256,7 +256,7 @@ func (r *reader) resume() {
 
 // over reports whether the life of a message ended while it waited.
 func (r *reader) over(m *parked) bool {
-	return m.env.Expired(r.f.deps.Now(), skew) && r.f.deps.Steady()
+	return m.env.Expired(r.f.deps.Now(), envelope.Skew) && r.f.deps.Steady()
 }
 
 // rejudge judges again what waits. unknown are the senders that turned out not

@@ -110,7 +110,7 @@ func (f *Fabric) fit(l *DeadLetter) error {
 // letter within the horizon is known to those that had it (design §4).
 func (f *Fabric) fresh(l *DeadLetter) error {
 	now := f.deps.Now()
-	if away := now.Sub(l.Sent); away > horizon || away < -horizon {
+	if away := now.Sub(l.Sent); away > envelope.Horizon || away < -envelope.Horizon {
 		return fault.New(fault.Refused, "it says it was sent at %s, more than 8 days from this host's clock; the letter stays. Send its content again by hand, or purge it", stamp(l.Sent))
 	}
 	if l.Envelope.Expired(now, 0) {

@@ -20,7 +20,7 @@ func TestExpiryAllowsForTheSkewOfClocks(t *testing.T) {
 		return func(_ *Config, d *Deps) { d.Now = func() time.Time { return now.Add(ahead) } }
 	}
 	a := fl.up("hosta", at(0))
-	within, beyond := fl.up("hostb", at(life+skew)), fl.up("hostc", at(life+skew+time.Millisecond))
+	within, beyond := fl.up("hostb", at(life+envelope.Skew)), fl.up("hostc", at(life+envelope.Skew+time.Millisecond))
 	from := fl.entity("hosta")
 	letter := func(kind envelope.Kind, to, body string) *envelope.Envelope {
 		return fl.letter(kind, "hosta", from, to, body, func(e *envelope.Envelope) {

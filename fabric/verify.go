@@ -26,11 +26,6 @@ const (
 	reasonPanic       = "internal"        // reading it failed in a way that is our fault
 )
 
-const (
-	skew    = 30 * time.Second   // grace for expiry (design §4, step 4)
-	horizon = 8 * 24 * time.Hour // how far ts may be from our clock (step 4)
-)
-
 // place is where a delivery was taken from.
 type place struct {
 	lane   envelope.Lane
@@ -204,10 +199,10 @@ func (v *verifier) timely(p place, env *envelope.Envelope) judgement {
 		return judgement{}
 	}
 	now := v.now()
-	if env.Expired(now, skew) {
+	if env.Expired(now, envelope.Skew) {
 		return refused(reasonExpired, fault.Expired, "the message's life ended at %s", env.Expiry().UTC().Format(time.RFC3339))
 	}
-	if away := now.Sub(env.Sent()); away > horizon || away < -horizon {
+	if away := now.Sub(env.Sent()); away > envelope.Horizon || away < -envelope.Horizon {
 		return refused(reasonHorizon, fault.Refused, "the message says it was sent at %s, more than 8 days from our clock", env.Sent().UTC().Format(time.RFC3339))
 	}
 	return judgement{}

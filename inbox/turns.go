@@ -41,7 +41,7 @@ const (
 const (
 	// turnSkew is how long after the end of a question's life an answer is
 	// still sent: the asker's gateway decides, by its own clock.
-	turnSkew = 30 * time.Second
+	turnSkew = envelope.Skew
 	// endedTurnsMost is how many ended turns are remembered, to say how they ended.
 	endedTurnsMost = 1024
 	// openMost is how many questions can be open on this host; with the bound on

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+
+	"fleetd/fabric/envelope"
 )
 
 // MaxWaitSeconds bounds every wait. Hosts of MCP clients cut calls after one to
@@ -11,7 +13,7 @@ import (
 const MaxWaitSeconds = 240
 
 // maxTTLSeconds is the longest life a message can have: 7 days (design §4).
-const maxTTLSeconds = 7 * 24 * 3600
+const maxTTLSeconds = int(envelope.MaxLife / time.Second)
 
 // argument says what one argument of a verb means; its type comes from the Go
 // field of the same JSON name.

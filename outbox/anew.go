@@ -73,7 +73,7 @@ func (o *Outbox) inquire(ctx context.Context, dead *envelope.Envelope) (store.In
 		linked, reason = o.cfg.Broker.Connected()
 	}
 	switch {
-	case o.moment().Past.Sub(dead.Sent()) > horizon:
+	case o.moment().Past.Sub(dead.Sent()) > envelope.Horizon:
 		return in, fault.New(fault.InDoubt, "it was sent more than 8 days ago, and nobody remembers whether its recipient was given it; nothing was sent. Send the content by hand if it still matters")
 	case !linked:
 		return in, brokerDown(reason)

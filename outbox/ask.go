@@ -328,9 +328,6 @@ type TurnAnswer struct {
 	Content []byte
 }
 
-// answerSkew is how far the clocks of two hosts may be apart.
-const answerSkew = 30 * time.Second
-
 // AnswerTurn answers a question and waits until its asker has the answer.
 // TOO_LATE: he does not wait any more. UNCONFIRMED: no word came within 10 s.
 // With any other error nothing has left.
@@ -339,7 +336,7 @@ func (o *Outbox) AnswerTurn(ctx context.Context, a TurnAnswer) (Sent, error) {
 		return Sent{}, err
 	}
 	now := o.cfg.Now()
-	life := max(a.Left, 0) + answerSkew
+	life := max(a.Left, 0) + envelope.Skew
 	env := &envelope.Envelope{
 		V: envelope.Version, Kind: envelope.Answer, MsgID: o.cfg.NewID(), TraceID: a.Ask.TraceID, TurnID: a.Ask.TurnID,
 		From: a.Ask.To, To: a.Ask.From, Signer: o.cfg.Host, InReplyTo: a.Ask.MsgID, Hops: hopsOfAnswer(a.Ask.Hops),

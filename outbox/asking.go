@@ -57,7 +57,7 @@ func (o *Outbox) look() {
 		}
 		switch {
 		case op.ended() || op.ending || op.telling:
-		case op.intent.Told && v.Steady && v.Past.Sub(time.UnixMilli(op.intent.TS)) > horizon:
+		case op.intent.Told && v.Steady && v.Past.Sub(time.UnixMilli(op.intent.TS)) > envelope.Horizon:
 			op.intent.State, op.intent.Outcome, op.intent.OutcomeReason = store.IntentEnded, store.EndVerdict, string(fault.InDoubt)
 			o.save(op) // its recipient has forgotten it too
 		case op.doubted && op.refused():

@@ -10,13 +10,8 @@ import (
 	"fleetd/test/failpoint"
 )
 
-const (
-	// deadBound is how long noting a dead letter may take.
-	deadBound = 10 * time.Second
-	// horizon is how old a message may be whose recipient can still say what
-	// became of it (design §4).
-	horizon = 8 * 24 * time.Hour
-)
+// deadBound is how long noting a dead letter may take.
+const deadBound = 10 * time.Second
 
 // DeadLetter takes a dead letter that carries our own signature, and returns
 // once it is noted durably. It is not believed before its recipient was asked:
@@ -38,7 +33,7 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 		return err
 	}
 	if !found {
-		if !o.local.Owns(env.From) || o.moment().Past.Sub(env.Sent()) > horizon {
+		if !o.local.Owns(env.From) || o.moment().Past.Sub(env.Sent()) > envelope.Horizon {
 			o.log.Warn("a brief of ours died, and nobody is left to be told", "msg", env.MsgID, "trace", env.TraceID, "reason", reason)
 			return nil
 		}

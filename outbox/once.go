@@ -10,9 +10,6 @@ import (
 	"fleetd/test/failpoint"
 )
 
-// keyLife is how long an idempotency key stands for its message (design §5).
-const keyLife = 24 * time.Hour
-
 // call is a send under an idempotency key that has not returned.
 type call struct {
 	done chan struct{}
@@ -142,7 +139,7 @@ func stateOf(sent Sent, in store.Intent) (Sent, error) {
 // keyOf is what a key of gid stands for, while it does.
 func (o *Outbox) keyOf(gid, key string) (k store.Key, known bool, err error) {
 	k, known, err = store.Find(o.cfg.Store, func(tx *store.Tx) (store.Key, bool, error) { return tx.KeyOf(gid, key) })
-	return k, known && o.moment().Past.Sub(time.UnixMilli(k.At)) < keyLife, err
+	return k, known && o.moment().Past.Sub(time.UnixMilli(k.At)) < store.KeyLife, err
 }
 
 // AnsweredUnder is the brief that gid answered, or is answering, under key. It

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// keyLife is how long an idempotency key is remembered (design §5).
-	keyLife = 24 * time.Hour
+	// KeyLife is how long an idempotency key stands for its message (design §5).
+	KeyLife = 24 * time.Hour
 	// maxKeyText bounds an idempotency key, in bytes.
 	maxKeyText = 1024
 	// pruneLimit is the most entries that one PruneKeys removes: random keys
@@ -117,7 +117,7 @@ func (tx *Tx) PruneKeys(now time.Time) error {
 	if err != nil {
 		return err
 	}
-	limit := now.Add(-keyLife).UnixMilli()
+	limit := now.Add(-KeyLife).UnixMilli()
 	var old [][]byte
 	c := b.Cursor()
 	for k, v := c.First(); k != nil && len(old) < pruneLimit; k, v = c.Next() {

@@ -190,7 +190,7 @@ func (c *Control) recorded(r Request) (rec store.Spawn, known bool, err error) {
 	}
 	err = c.cfg.Store.View(func(tx *store.Tx) error {
 		k, found, err := tx.KeyOf(r.From, r.Key)
-		if err != nil || !found || now.Sub(time.UnixMilli(k.At)) >= 24*time.Hour {
+		if err != nil || !found || now.Sub(time.UnixMilli(k.At)) >= store.KeyLife {
 			return err
 		}
 		if k.Hash != r.hash() {

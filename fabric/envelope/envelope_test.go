@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 )
 
@@ -100,33 +99,5 @@ func TestLife(t *testing.T) {
 				t.Errorf("%s, asked %s: %s, want %s", kind, tc.asked, got, tc.want)
 			}
 		}
-	}
-}
-
-// Fails when tools see another message than the headers tell of, mail doesn't
-// survive a broker's restart, or an expiration would close the channel.
-func TestProperties(t *testing.T) {
-	e := brief()
-	e.TS, e.InReplyTo, e.TurnID = sent+1999, gidA, "turn-7"
-	want := Properties{
-		MessageID: msg1, CorrelationID: gidA, Type: "SEND", ContentType: "text/plain; charset=utf-8",
-		Timestamp: time.Date(2026, 9, 21, 14, 13, 21, 0, time.UTC), Expiration: "899999", DeliveryMode: 2,
-	}
-	if diff := cmp.Diff(want, e.Properties(LaneMail, time.UnixMilli(sent+1))); diff != "" {
-		t.Errorf("mail (-want +got):\n%s", diff)
-	}
-	for lane, want := range map[Lane]string{LaneSignal: "text/plain; charset=utf-8", LaneControl: "application/json", LanePresence: "application/json"} {
-		if p := e.Properties(lane, time.UnixMilli(sent)); p.ContentType != want || p.DeliveryMode != 1 {
-			t.Errorf("%s: %+v", lane, p)
-		}
-	}
-	for now, want := range map[int64]string{sent + 900_000: "1", sent + 2_000_000: "1", 0: "604800000"} {
-		if got := e.Properties(LaneMail, time.UnixMilli(now)).Expiration; got != want {
-			t.Errorf("at %d: expiration %q, want %q", now, got, want)
-		}
-	}
-	e.InReplyTo, e.ExpiresAt = "", 0
-	if p := e.Properties(LaneSignal, time.UnixMilli(sent)); p.CorrelationID != "turn-7" || p.Expiration != "" {
-		t.Errorf("without inReplyTo and expiresAt: %+v", p)
 	}
 }

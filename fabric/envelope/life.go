@@ -2,6 +2,13 @@ package envelope
 
 import "time"
 
+// Horizon is how far the signed time of a message may be from a receiver's
+// clock, and so how long one is remembered (design §4).
+const Horizon = 8 * 24 * time.Hour
+
+// Skew is how far the clocks of two hosts may be apart (design §4).
+const Skew = 30 * time.Second
+
 // The lives of design §4.
 const (
 	MaxLife     = 7 * 24 * time.Hour // of any message

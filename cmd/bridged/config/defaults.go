@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"fleetd/fabric/envelope"
 )
 
 // Defaults returns what holds where nothing is said. Three more depend on the
@@ -17,9 +19,9 @@ func Defaults() Config {
 		TrustDir: "~/.config/bridged/trust", // read at start
 		Broker:   Broker{Heartbeat: 5 * time.Second},
 		Limits: Limits{
-			ContentBytes: 256 << 10,          // bytes of one message
-			MaxTTL:       7 * 24 * time.Hour, // life of one message; no queue keeps it longer
-			PerPair:      300,                // a minute
+			ContentBytes: 256 << 10,        // bytes of one message
+			MaxTTL:       envelope.MaxLife, // life of one message; no queue keeps it longer
+			PerPair:      300,              // a minute
 		},
 		Inject: Inject{PasteBytes: 4 << 10}, // bytes of one paste
 		Log:    Log{Level: "info"},

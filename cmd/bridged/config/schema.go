@@ -90,7 +90,7 @@ var schema = rule{kind: table, fields: []rule{
 	{name: "limits", kind: table, fields: []rule{
 		{name: "content_bytes", kind: count, min: 1, max: 16 << 20, sample: "262144",
 			usage: "longest content of one message, in `BYTES`"},
-		{name: "max_ttl", kind: duration, min: int64(time.Second), max: int64(7 * 24 * time.Hour), sample: "168h",
+		{name: "max_ttl", kind: duration, min: int64(time.Second), max: int64(envelope.MaxLife), sample: "168h",
 			usage: "longest life of one message (`DURATION`), up to 168h"},
 		{name: "per_pair", kind: count, min: 0, max: 1 << 20, sample: "300",
 			usage: "at most `N` messages of one entity to another in a minute; 0 for no bound"},
