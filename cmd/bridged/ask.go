@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"fleetd/mcp"
@@ -18,21 +20,10 @@ waits. Otherwise it fails at once with NO_WAITER; nothing is stored. Without
 QUESTION, or with -, it is read from standard input (less its last newline).`,
 		GroupID: groupMessages,
 		Args:    cobra.MaximumNArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, cfg, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: verb(a, a.reading(&args.Question, 1), func(ctx context.Context, c client, _ []string) (mcp.AskResult, error) {
 			args.TimeoutSeconds = int(timeout)
-			if args.Question, err = a.content(last(pos), len(pos) == 1, cfg.Limits.ContentBytes); err != nil {
-				return err
-			}
-			r, err := c.Ask(a.withReceipt(a.signals(cmd.Context())), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { w.content(r.Answer) })
-		}),
+			return c.Ask(a.withReceipt(ctx), args)
+		}, func(w *printer, r mcp.AskResult) { w.content(r.Answer) }),
 	}
 	a.asFlag(cmd)
 	cmd.Flags().StringVar(&args.To, "to", "", "ask this `ADDRESS`, where it is not the sender of the one open brief")
@@ -52,21 +43,10 @@ with TOO_LATE. Without CONTENT, or with -, it is read from standard input (less
 its last newline).`,
 		GroupID: groupMessages,
 		Args:    cobra.RangeArgs(1, 2),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, cfg, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: verb(a, a.reading(&args.Content, 2), func(ctx context.Context, c client, pos []string) (mcp.SendResult, error) {
 			args.TurnID, args.WaitSeconds = pos[0], int(wait)
-			if args.Content, err = a.content(last(pos), len(pos) == 2, cfg.Limits.ContentBytes); err != nil {
-				return err
-			}
-			r, err := c.Answer(a.withReceipt(a.signals(cmd.Context())), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { printSent(w, r) })
-		}),
+			return c.Answer(a.withReceipt(ctx), args)
+		}, printSent),
 	}
 	a.asFlag(cmd)
 	cmd.Flags().Var(&wait, "wait", "then wait so long for the reply")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,21 +23,10 @@ Where some were not reached, the same call again with the same --key reaches onl
 those.`,
 		GroupID: groupMessages,
 		Args:    cobra.MaximumNArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, cfg, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: verb(a, a.reading(&args.Content, 1), func(ctx context.Context, c client, _ []string) (mcp.BroadcastResult, error) {
 			args.WaitSeconds, args.ExpiresInSeconds = int(wait), int(expires)
-			if args.Content, err = a.content(last(pos), len(pos) == 1, cfg.Limits.ContentBytes); err != nil {
-				return err
-			}
-			r, err := c.Broadcast(a.withReceipt(a.signals(cmd.Context())), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { printSpread(w, r) })
-		}),
+			return c.Broadcast(a.withReceipt(ctx), args)
+		}, printSpread),
 	}
 	a.asFlag(cmd)
 	cmd.Flags().StringVar(&args.Group, "group", "all", "the `GROUP`")
@@ -70,17 +60,11 @@ func (a *app) groupsCmd() *cobra.Command {
 		Example: "  bridged groups reviewer\n  bridged groups reviewer --join reviewers --leave drafts",
 		GroupID: groupHost,
 		Args:    cobra.ExactArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: verb(a, nil, func(ctx context.Context, c client, pos []string) (mcp.GroupsResult, error) {
 			args.Name = pos[0]
-			r, err := c.Groups(a.signals(cmd.Context()), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { w.record("name", r.Name, "gid", r.GID, "groups", strings.Join(r.Groups, " ")) })
+			return c.Groups(ctx, args)
+		}, func(w *printer, r mcp.GroupsResult) {
+			w.record("name", r.Name, "gid", r.GID, "groups", strings.Join(r.Groups, " "))
 		}),
 	}
 	cmd.Flags().StringSliceVar(&args.Add, "join", nil, "a `GROUP` to join; can be repeated")

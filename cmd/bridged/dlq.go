@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -64,19 +65,11 @@ func (a *app) dlqListCmd() *cobra.Command {
 says, or whoever forged the letter: a hint. Only a letter with a signer is
 what it says; the others are shown as they are.`,
 		Args: cobra.NoArgs,
-		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := c.ListDeadLetters(a.signals(cmd.Context()), mcp.ListDeadLettersArgs{
+		RunE: verb(a, nil, func(ctx context.Context, c client, _ []string) (mcp.ListDeadLettersResult, error) {
+			return c.ListDeadLetters(ctx, mcp.ListDeadLettersArgs{
 				Reason: p.reason, Queue: p.queue, OlderThanSeconds: int(p.age), Limit: limit,
 			})
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { a.printLetters(w, r) })
-		}),
+		}, a.printLetters),
 	}
 	p.flags(cmd)
 	cmd.Flags().IntVar(&limit, "limit", 0, "list at most `N` letters (default 100)")
@@ -116,24 +109,16 @@ func (a *app) dlqShowCmd() *cobra.Command {
 		Long: `Show what is known of one dead letter, what it says only with --body. Several
 are shown if a message died more than once, or if somebody forged its id.`,
 		Args: cobra.ExactArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: verb(a, nil, func(ctx context.Context, c client, pos []string) (mcp.ShowDeadLetterResult, error) {
 			args.MsgID = pos[0]
-			r, err := c.ShowDeadLetter(a.signals(cmd.Context()), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) {
-				for i, l := range r.Letters {
-					if i > 0 {
-						w.line("")
-					}
-					printLetter(w, l, args.Body)
+			return c.ShowDeadLetter(ctx, args)
+		}, func(w *printer, r mcp.ShowDeadLetterResult) {
+			for i, l := range r.Letters {
+				if i > 0 {
+					w.line("")
 				}
-			})
+				printLetter(w, l, args.Body)
+			}
 		}),
 	}
 	cmd.Flags().BoolVar(&args.Body, "body", false, "show what it says, too")

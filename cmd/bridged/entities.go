@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -132,16 +133,10 @@ func (a *app) unregisterCmd() *cobra.Command {
 and removed, its token is worth nothing any more. Its id never comes back.`,
 		GroupID: groupHost,
 		Args:    cobra.ExactArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := c.Unregister(a.signals(cmd.Context()), mcp.UnregisterArgs{Name: pos[0]})
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { w.record("state", r.State, "gid", r.GID, "note", forShell(r.Note)) })
+		RunE: verb(a, nil, func(ctx context.Context, c client, pos []string) (mcp.UnregisterResult, error) {
+			return c.Unregister(ctx, mcp.UnregisterArgs{Name: pos[0]})
+		}, func(w *printer, r mcp.UnregisterResult) {
+			w.record("state", r.State, "gid", r.GID, "note", forShell(r.Note))
 		}),
 	}
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"fleetd/cmd/bridged/config"
 	"fleetd/mcp"
 )
 
@@ -16,22 +18,14 @@ func (a *app) rosterCmd() *cobra.Command {
 		Short:   "List hosts, agents and mains",
 		GroupID: groupFleet,
 		Args:    cobra.NoArgs,
-		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
-			if args.Kind != "" {
-				if err := checkKind(args.Kind); err != nil {
-					return err
-				}
+		RunE: verb(a, func(*cobra.Command, []string, config.Config) error {
+			if args.Kind == "" {
+				return nil
 			}
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := c.Roster(a.signals(cmd.Context()), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { a.printRoster(w, r) })
-		}),
+			return checkKind(args.Kind)
+		}, func(ctx context.Context, c client, _ []string) (mcp.RosterResult, error) {
+			return c.Roster(ctx, args)
+		}, a.printRoster),
 	}
 	a.asFlag(cmd)
 	cmd.Flags().StringVar(&args.Host, "host", "", "only this `HOST`")
@@ -83,17 +77,9 @@ func (a *app) traceCmd() *cobra.Command {
 		Short:   "Show the steps of a message on this host, or on all",
 		GroupID: groupFleet,
 		Args:    cobra.ExactArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := c.Trace(a.signals(cmd.Context()), mcp.TraceArgs{TraceID: pos[0], Fleet: fleet})
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { a.printTrace(w, r) })
-		}),
+		RunE: verb(a, nil, func(ctx context.Context, c client, pos []string) (mcp.TraceResult, error) {
+			return c.Trace(ctx, mcp.TraceArgs{TraceID: pos[0], Fleet: fleet})
+		}, a.printTrace),
 	}
 	a.asFlag(cmd)
 	cmd.Flags().BoolVar(&fleet, "fleet", false, "ask every other host that can be reached, too")
@@ -119,17 +105,9 @@ func (a *app) whoamiCmd() *cobra.Command {
 		Short:   "Show for whom the daemon takes the caller, and what waits",
 		GroupID: groupFleet,
 		Args:    cobra.NoArgs,
-		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := c.Whoami(a.signals(cmd.Context()))
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { a.printWhoami(w, r) })
-		}),
+		RunE: verb(a, nil, func(ctx context.Context, c client, _ []string) (mcp.WhoamiResult, error) {
+			return c.Whoami(ctx)
+		}, a.printWhoami),
 	}
 	a.asFlag(cmd)
 	return cmd

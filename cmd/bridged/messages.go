@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -25,21 +26,10 @@ the agent's pane, deferred waits until the agent is free, queued waits in an
 inbox, pending means that no reply came within --wait (it can be polled later).`,
 		GroupID: groupMessages,
 		Args:    cobra.RangeArgs(1, 2),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, cfg, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: verb(a, a.reading(&args.Content, 2), func(ctx context.Context, c client, pos []string) (mcp.SendResult, error) {
 			args.To, args.WaitSeconds, args.ExpiresInSeconds = pos[0], int(wait), int(expires)
-			if args.Content, err = a.content(last(pos), len(pos) == 2, cfg.Limits.ContentBytes); err != nil {
-				return err
-			}
-			r, err := c.Send(a.withReceipt(a.signals(cmd.Context())), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { printSent(w, r) })
-		}),
+			return c.Send(a.withReceipt(ctx), args)
+		}, printSent),
 	}
 	a.asFlag(cmd)
 	cmd.Flags().Var(&wait, "wait", "wait so long for the reply")
@@ -103,18 +93,10 @@ func (a *app) pollCmd() *cobra.Command {
 for an hour with "bridged read".`,
 		GroupID: groupMessages,
 		Args:    cobra.NoArgs,
-		RunE: a.run(func(cmd *cobra.Command, _ []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: verb(a, nil, func(ctx context.Context, c client, _ []string) (mcp.PollResult, error) {
 			args.WaitSeconds = int(wait)
-			r, err := c.Poll(a.withReceipt(a.signals(cmd.Context())), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) { a.printPolled(w, r) })
-		}),
+			return c.Poll(a.withReceipt(ctx), args)
+		}, a.printPolled),
 	}
 	a.asFlag(cmd)
 	cmd.Flags().StringVar(&args.From, "from", "", "only mail from this `ADDRESS`")
@@ -150,31 +132,25 @@ func (a *app) readCmd() *cobra.Command {
 		Short:   "Print the whole content of a message",
 		GroupID: groupMessages,
 		Args:    cobra.ExactArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
-			ctx := a.signals(cmd.Context())
+		RunE: verb(a, nil, func(ctx context.Context, c client, pos []string) (mcp.ReadResult, error) {
 			whole := mcp.ReadResult{}
 			for offset := 0; ; {
 				r, err := c.Read(ctx, mcp.ReadArgs{MsgID: pos[0], Offset: offset})
 				if err != nil {
-					return err
+					return whole, err
 				}
 				content := whole.Content + r.Content
 				whole = r
 				whole.Content, whole.Offset, whole.NextOffset = content, 0, 0
 				if r.NextOffset == 0 {
-					break
+					return whole, nil
 				}
 				if r.NextOffset <= offset {
-					return fault.New(fault.Internal, "the daemon gave the same part of %s twice; report this", pos[0])
+					return whole, fault.New(fault.Internal, "the daemon gave the same part of %s twice; report this", pos[0])
 				}
 				offset = r.NextOffset
 			}
-			return a.emit(whole, func(w *printer) { w.content(whole.Content) })
-		}),
+		}, func(w *printer, r mcp.ReadResult) { w.content(r.Content) }),
 	}
 	a.asFlag(cmd)
 	return cmd
@@ -189,22 +165,11 @@ func (a *app) replyCmd() *cobra.Command {
 CONTENT, or with -, it is read from standard input (less its last newline).`,
 		GroupID: groupMessages,
 		Args:    cobra.MaximumNArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, cfg, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
-			if args.Content, err = a.content(last(pos), len(pos) == 1, cfg.Limits.ContentBytes); err != nil {
-				return err
-			}
-			r, err := c.Reply(a.signals(cmd.Context()), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) {
-				w.record("state", r.State, "to", r.To, "msg", r.MsgID, "trace", r.TraceID,
-					"in reply to", r.InReplyTo, "held", count(r.Held))
-			})
+		RunE: verb(a, a.reading(&args.Content, 1), func(ctx context.Context, c client, _ []string) (mcp.ReplyResult, error) {
+			return c.Reply(ctx, args)
+		}, func(w *printer, r mcp.ReplyResult) {
+			w.record("state", r.State, "to", r.To, "msg", r.MsgID, "trace", r.TraceID,
+				"in reply to", r.InReplyTo, "held", count(r.Held))
 		}),
 	}
 	a.asFlag(cmd)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"fleetd/cmd/bridged/config"
 	"fleetd/mcp"
 )
 
@@ -23,11 +25,7 @@ A launch that fails leaves nothing behind. After SPAWN_TIMEOUT the same call wit
 		Example: "  bridged spawn reviewer --as lead\n  bridged spawn reviewer --host hostb --name rev-2 --task 'review parser.go' --as lead",
 		GroupID: groupFleet,
 		Args:    cobra.ExactArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, cfg, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
+		RunE: verb(a, func(cmd *cobra.Command, pos []string, cfg config.Config) (err error) {
 			if cmd.Flags().Changed("task") {
 				if task, err = a.content(task, true, cfg.Limits.ContentBytes); err != nil {
 					return err
@@ -35,14 +33,12 @@ A launch that fails leaves nothing behind. After SPAWN_TIMEOUT the same call wit
 				args.Task = &task
 			}
 			args.Profile, args.TimeoutSeconds = pos[0], int(timeout)
-			r, err := c.Spawn(a.signals(cmd.Context()), args)
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) {
-				w.record("state", r.State, "address", r.Address, "gid", r.GID, "groups", strings.Join(r.Groups, ","),
-					"task", r.MsgID, "trace", r.TraceID, "held", count(r.Held), "note", forShell(r.Note))
-			})
+			return nil
+		}, func(ctx context.Context, c client, _ []string) (mcp.SpawnResult, error) {
+			return c.Spawn(ctx, args)
+		}, func(w *printer, r mcp.SpawnResult) {
+			w.record("state", r.State, "address", r.Address, "gid", r.GID, "groups", strings.Join(r.Groups, ","),
+				"task", r.MsgID, "trace", r.TraceID, "held", count(r.Held), "note", forShell(r.Note))
 		}),
 	}
 	a.asFlag(cmd)
@@ -64,18 +60,10 @@ is emptied and removed. TARGET is a name, name@host, an id or a pane of this hos
 A main ends with its client; its entity with "bridged unregister".`,
 		GroupID: groupFleet,
 		Args:    cobra.ExactArgs(1),
-		RunE: a.run(func(cmd *cobra.Command, pos []string) error {
-			c, _, err := a.dial(cmd)
-			if err != nil {
-				return err
-			}
-			r, err := c.Stop(a.signals(cmd.Context()), mcp.StopArgs{Target: pos[0]})
-			if err != nil {
-				return err
-			}
-			return a.emit(r, func(w *printer) {
-				w.record("state", r.State, "target", r.Target, "gid", r.GID, "held", count(r.Held), "note", forShell(r.Note))
-			})
+		RunE: verb(a, nil, func(ctx context.Context, c client, pos []string) (mcp.StopResult, error) {
+			return c.Stop(ctx, mcp.StopArgs{Target: pos[0]})
+		}, func(w *printer, r mcp.StopResult) {
+			w.record("state", r.State, "target", r.Target, "gid", r.GID, "held", count(r.Held), "note", forShell(r.Note))
 		}),
 	}
 	a.asFlag(cmd)
