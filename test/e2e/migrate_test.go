@@ -27,11 +27,12 @@ type oldWorld struct {
 	main *fleet.Main
 	old  *oldDaemon
 	pane string
+
+	prefix string
 }
 
-func newOldWorld(t *testing.T, ctx context.Context, env ...string) *oldWorld {
+func newOldWorld(t *testing.T, ctx context.Context, uri string, env ...string) *oldWorld {
 	t.Helper()
-	uri := rabbit.URI(t)
 	f := newFleet(t, uri)
 	a, err := f.AddHost(ctx, "hosta", append(env, "BRIDGED_MCP_DEFAULT_MAIN=main")...)
 	if err != nil {
@@ -48,7 +49,7 @@ func newOldWorld(t *testing.T, ctx context.Context, env ...string) *oldWorld {
 	if err := a.Ready(ctx); err != nil {
 		t.Fatal(err)
 	}
-	w := &oldWorld{t: t, ctx: ctx, host: a, main: addMain(t, ctx, a, "main"), pane: "w" + strings.TrimSuffix(f.Prefix, ".") + ":p7"}
+	w := &oldWorld{t: t, ctx: ctx, host: a, main: addMain(t, ctx, a, "main"), pane: "w" + strings.TrimSuffix(f.Prefix, ".") + ":p7", prefix: f.Prefix}
 	if _, err := a.Register(ctx, mcp.RegisterArgs{Name: "builder", Kind: "worker"}); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func TestMigrateGoesByTheRunningDaemon(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*bound)
 	defer cancel()
-	w := newOldWorld(t, ctx, "BRIDGED_LIMITS_CONTENT_BYTES=1000")
+	w := newOldWorld(t, ctx, rabbit.URI(t), "BRIDGED_LIMITS_CONTENT_BYTES=1000")
 
 	text := strings.Repeat("0123456789", 500)
 	w.replied(text)

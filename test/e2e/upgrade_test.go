@@ -25,6 +25,8 @@ type oldDaemon struct {
 	t    *testing.T
 	conn *amqp.Connection
 	ch   *amqp.Channel
+
+	queues []string
 }
 
 func startOld(t *testing.T, uri string, panes ...string) *oldDaemon {
@@ -38,25 +40,30 @@ func startOld(t *testing.T, uri string, panes ...string) *oldDaemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &oldDaemon{t, conn, ch}
-	var queues []string
+	o := &oldDaemon{t: t, conn: conn, ch: ch}
 	for _, pane := range panes {
-		q := migrations.QueueOf(pane)
-		queues = append(queues, q)
-		if _, err := ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		o.declare(pane)
 	}
 	t.Cleanup(func() {
 		o.stop()
 		if why := <-closes; why != nil {
 			t.Errorf("the broker ended an old daemon's connection: %v", why)
 		}
-		if err := rabbit.Sweep(uri, queues, nil); err != nil {
+		if err := rabbit.Sweep(uri, o.queues, nil); err != nil {
 			t.Error(err)
 		}
 	})
 	return o
+}
+
+// declare makes the queue of the worker in pane.
+func (o *oldDaemon) declare(pane string) {
+	o.t.Helper()
+	q := migrations.QueueOf(pane)
+	o.queues = append(o.queues, q)
+	if _, err := o.ch.QueueDeclare(q, true, false, false, false, nil); err != nil {
+		o.t.Fatal(err)
+	}
 }
 
 // replied has the worker of pane answer the primary.
@@ -89,15 +96,21 @@ func (o *oldDaemon) stop() {
 	}
 }
 
-// tells returns the commands that docs/upgrade.md tells, for panes of this test.
-func tells(t *testing.T, panes map[string]string) [][]string {
+// guide is docs/upgrade.md.
+func guide(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "upgrade.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(text)
+}
+
+// tells returns the commands that docs/upgrade.md tells, for panes of this test.
+func tells(t *testing.T, panes map[string]string) [][]string {
+	t.Helper()
 	var all [][]string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(guide(t)) {
 		fields := strings.Fields(line)
 		if len(fields) == 0 || fields[0] != "bridged" {
 			continue
