@@ -2,10 +2,16 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,6 +26,7 @@ import (
 type troubled struct {
 	node  *rabbit.Node
 	proxy *faultproxy.Proxy
+	f     *fleet.Fleet
 	a, b  *fleet.Host
 	lead  *fleet.Main // on hosta, with near beside it and far on hostb
 }
@@ -37,6 +44,7 @@ func newTroubled(t *testing.T, ctx context.Context) *troubled {
 	t.Cleanup(func() { _ = s.proxy.Close() })
 	s.login(t, ctx)
 	f := newFleet(t, s.node.URI)
+	s.f = f
 	s.a = addHost(t, ctx, f, "hosta", "BRIDGED_BROKER_URI=amqp://hosta:"+password+"@"+s.proxy.Addr()+"/")
 	s.b = addHost(t, ctx, f, "hostb")
 	if err := f.TrustEachOther(); err != nil {
@@ -207,7 +215,82 @@ func TestLinkFaultsAreShownAndOutlived(t *testing.T) {
 			return
 		}
 	}
-	if strings.Contains(s.a.Log(), password) {
-		t.Error("the password is in the log")
+	t.Run("the password stays hidden", func(t *testing.T) {
+		t.Attr("threat", "B7")
+		s.hidden(t, ctx)
+	})
+}
+
+// processes are the arguments of process pid, and those of all that it started.
+func processes(t *testing.T, pid int) (args string, children []string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range all {
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		status, err2 := os.ReadFile(filepath.Join(dir, "status"))
+		switch {
+		case errors.Join(err, err2) != nil: // it has ended
+		case filepath.Base(dir) == strconv.Itoa(pid):
+			args = string(line)
+		case strings.Contains(string(status), fmt.Sprintf("\nPPid:\t%d\n", pid)):
+			children = append(children, string(line))
+		}
+	}
+	return args, children
+}
+
+// hidden fails the test if hosta's password is to be seen after all that: in its
+// log, on its pages, in what its commands print, or in a file of its own; or in
+// the arguments of the daemon or in a process that the daemon started.
+func (s *troubled) hidden(t *testing.T, ctx context.Context) {
+	t.Helper()
+	shown := map[string]string{"the log": s.a.Log()}
+	for _, page := range []string{"/readyz", "/healthz", "/metrics"} {
+		res, err := http.Get("http://" + s.a.Addr + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		if err := errors.Join(err, res.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		shown[page] = string(text)
+	}
+	for _, args := range [][]string{{"doctor"}, {"roster"}, {"migrate"}, {"serve", "--broker-uri", "amqp://u:" + password + "@h/"}} {
+		out, errs, _ := bridged(ctx, s.a, args...) // some have to fail
+		shown["bridged "+args[0]] = out + errs
+	}
+	home := filepath.Join(s.f.Dir, s.a.Name)
+	err := filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		shown[path] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var holder struct{ PID int }
+	if err := json.Unmarshal([]byte(shown[filepath.Join(home, "data", "bridged.db.holder")]), &holder); err != nil || holder.PID == 0 {
+		t.Fatalf("the daemon's id: %v", err)
+	}
+	if runtime.GOOS == "linux" { // as ps reads it
+		args, children := processes(t, holder.PID)
+		if shown["the arguments"] = args; len(children) > 0 {
+			t.Errorf("the daemon, whose environment has the password, started %q", children)
+		}
+	}
+	for where, text := range shown {
+		if text == "" && !strings.HasPrefix(where, home) {
+			t.Errorf("%s is empty", where)
+		}
+		if strings.Contains(text, password) {
+			t.Errorf("the password is in %s: %.300q", where, text)
+		}
 	}
 }
