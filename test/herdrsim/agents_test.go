@@ -346,15 +346,18 @@ func TestAgentStart(t *testing.T) {
 	refused(t, srv, "agent_pane_not_found", "agent.start", object{"name": "a", "kind": "claude", "pane_id": "w9:p9"})
 	refused(t, srv, "unsupported_agent_kind", "agent.start", object{"name": "a", "kind": "qwen", "pane_id": pane})
 	refused(t, srv, "invalid_agent_timeout", "agent.start", object{"name": "a", "kind": "claude", "pane_id": pane, "timeout_ms": 1})
-	must(t, srv, "pane.send_text", object{"pane_id": pane, "text": "sleep 0.2\r"})
+	must(t, srv, "pane.send_text", object{"pane_id": pane, "text": "head -n 1\r"})
 	eventually(t, "a busy shell", func() bool {
 		r := ask(t, srv, "pane.process_info", object{"pane_id": pane})
 		group, shell := at(r.Result, "process_info", "foreground_process_group_id"), at(r.Result, "process_info", "shell_pid")
 		return group != shell
 	})
 	refused(t, srv, "agent_pane_busy", "agent.start", begin("reviewer"))
+	must(t, srv, "pane.send_text", object{"pane_id": pane, "text": "\r"}) // what head waits for
 	var started object
+	var began time.Time
 	eventually(t, "a free shell", func() bool {
+		began = time.Now()
 		r := ask(t, srv, "agent.start", begin("reviewer"))
 		started = r.Result
 		return r.Error == nil
@@ -364,11 +367,10 @@ func TestAgentStart(t *testing.T) {
 	}
 	refused(t, srv, "agent_name_taken", "agent.start", begin("reviewer"))
 	refused(t, srv, "agent_pane_busy", "agent.start", begin("second"))
-	began := time.Now()
 	eventually(t, "readiness", func() bool {
 		return at(must(t, srv, "agent.get", object{"target": "reviewer"}), "agent", "interactive_ready") == true
 	})
-	if took := time.Since(began); took < settle/2 { // the start itself was a little earlier
+	if took := time.Since(began); took < settle {
 		t.Fatalf("ready after %v", took)
 	}
 	if got := written(t, srv, pane); got[len(got)-1] != "agent.start claude --model 'x 1'\r" {
