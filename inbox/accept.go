@@ -121,8 +121,8 @@ func (b *box) admit(it *item) (gone, taken, again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	id := it.env.MsgID
-	if Ended(b.entity) || b.byID[id] != nil {
-		return Ended(b.entity), false, false
+	if b.entity.Ended() || b.byID[id] != nil {
+		return b.entity.Ended(), false, false
 	}
 	old, again := b.index[id]
 	if again {

@@ -71,7 +71,7 @@ func BenchmarkCommit(b *testing.B) {
 func BenchmarkFullInbox(b *testing.B) {
 	const most = 100_000
 	for b.Loop() {
-		box := newBox(store.Entity{Kind: Main}, func(func(*store.Tx) error) {})
+		box := newBox(store.Entity{Kind: store.Main}, func(func(*store.Tx) error) {})
 		w := &Waiter{box: box, filter: Filter{From: "nobody"}, limit: Limit{Max: 1}, c: make(chan *Batch, 1)}
 		box.waiters = append(box.waiters, w)
 		box.mu.Lock()

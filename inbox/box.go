@@ -99,16 +99,16 @@ const endedMost = 1024
 
 func newBox(e store.Entity, later func(func(*store.Tx) error)) *box {
 	b := &box{
-		gid: e.GID, worker: e.Kind == Worker, later: later, entity: e,
+		gid: e.GID, worker: e.Kind == store.Worker, later: later, entity: e,
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), over: make(chan struct{}),
 		byID: map[string]*item{}, index: map[string]store.Held{}, ended: map[string][32]byte{},
 	}
 	b.life, b.retire = context.WithCancel(context.Background())
 	b.tokens, b.revoke = context.WithCancel(b.life)
-	if Ended(e) {
+	if e.Ended() {
 		b.retire()
 	}
-	if e.State == Gone {
+	if e.State == store.EntityGone {
 		close(b.over)
 	}
 	return b
@@ -154,7 +154,7 @@ func (b *box) become(e store.Entity) {
 		b.announcing()
 	}
 	b.mu.Unlock()
-	if Ended(e) {
+	if e.Ended() {
 		b.retire()
 	}
 	wait.Poke(b.changed)
@@ -305,7 +305,7 @@ func (b *box) remember(it *item) {
 func (b *box) head() (it *item, gone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.next(), Ended(b.entity)
+	return b.next(), b.entity.Ended()
 }
 
 // next is head; mu is held. An item that is being stored is one already: the

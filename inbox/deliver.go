@@ -52,7 +52,7 @@ func (in *Inbox) Deliver(ctx context.Context, env *envelope.Envelope, also func(
 // message has already.
 func (in *Inbox) reserve(b *box, it *item) (old *item, err error) {
 	b.mu.Lock()
-	gone, full := Ended(b.entity), b.locals+b.backlog >= in.cfg.LocalCap
+	gone, full := b.entity.Ended(), b.locals+b.backlog >= in.cfg.LocalCap
 	if old = b.byID[it.env.MsgID]; old == nil && !gone && !full {
 		b.seq++
 		it.seq, it.stored = b.seq, make(chan struct{})

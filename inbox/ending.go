@@ -12,9 +12,6 @@ import (
 	"fleetd/wait"
 )
 
-// Ended reports whether an entity takes no part any more: its end has begun.
-func Ended(e store.Entity) bool { return e.State == Stopping || e.State == Gone }
-
 // Unregister begins the end of the entity of that name or gid, which is asked
 // for, and closes its pane. It returns once the end is on record: from then on
 // the gid never lives again. Run takes the steps of design §9; AwaitEnd waits
@@ -47,7 +44,7 @@ func (in *Inbox) Reap(ctx context.Context, gid string, was Pane) error {
 func (in *Inbox) AwaitEnd(ctx context.Context, gid string) store.Entity {
 	b := in.box(gid)
 	if b == nil {
-		return store.Entity{GID: gid, State: Gone}
+		return store.Entity{GID: gid, State: store.EntityGone}
 	}
 	select {
 	case <-b.over:
@@ -64,11 +61,11 @@ func (in *Inbox) retire(ctx context.Context, b *box, reaped *Pane) error {
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	e := b.snapshot()
-	if Ended(e) || reaped != nil && *reaped != paneOf(e) {
+	if e.Ended() || reaped != nil && *reaped != paneOf(e) {
 		return nil
 	}
 	failpoint.Hit("inbox.retire.before")
-	e.State, e.KeepPane = Stopping, reaped != nil && !e.Launched
+	e.State, e.KeepPane = store.EntityStopping, reaped != nil && !e.Launched
 	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if err := tx.DeleteTokens(e.GID); err != nil {
 			return err
@@ -148,7 +145,7 @@ func (in *Inbox) windUpOnce(ctx context.Context, b *box, strict bool) (done bool
 }
 
 func (in *Inbox) closePane(ctx context.Context, e store.Entity) error {
-	if e.Kind != Worker { // its session is a person's, who goes on
+	if e.Kind != store.Worker { // its session is a person's, who goes on
 		return nil
 	}
 	if e.Pane == "" && !e.Launched || e.KeepPane || in.cfg.Panes == nil {
@@ -191,7 +188,7 @@ func (in *Inbox) gone(ctx context.Context, b *box) (done bool, err error) {
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	e := b.snapshot()
-	e.State, e.GoneAt = Gone, in.cfg.Now().UnixMilli()
+	e.State, e.GoneAt = store.EntityGone, in.cfg.Now().UnixMilli()
 	if err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error { return tx.PutEntity(e) }); err != nil {
 		return false, err
 	}

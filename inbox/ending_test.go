@@ -45,7 +45,7 @@ func TestAnEndGoesInOrder(t *testing.T) {
 	w := newWorld(t)
 	e, ends := endings(t, w)
 	var seen []string
-	w.in.cfg.Changed = func(e store.Entity) { seen = append(seen, e.State) }
+	w.in.cfg.Changed = func(e store.Entity) { seen = append(seen, string(e.State)) }
 	w.window.set(func(win *window) {
 		win.refuse = 1
 		win.look = func(step string) {
@@ -59,11 +59,11 @@ func TestAnEndGoesInOrder(t *testing.T) {
 	if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
-	if gone := w.in.AwaitEnd(t.Context(), e.GID); gone.State != Gone {
+	if gone := w.in.AwaitEnd(t.Context(), e.GID); gone.State != store.EntityGone {
 		t.Fatalf("it is %+v", gone)
 	}
 	same(t, "the order", []string{
-		Stopping, "closed unbound " + untold, "closed unbound " + allTold, "closed removed " + allTold, Gone,
+		"stopping", "closed unbound " + untold, "closed unbound " + allTold, "closed removed " + allTold, "gone",
 	}, seen)
 	same(t, "told", allTold, ends())
 	same(t, "held", 0, len(w.held(e.GID)))
@@ -92,7 +92,7 @@ func TestAnEndIsResumedAfterACrash(t *testing.T) {
 		}
 		away(w, nil)
 		w.broker.connect(w.in)
-		if gone := w.in.AwaitEnd(t.Context(), e.GID); gone.State != Gone {
+		if gone := w.in.AwaitEnd(t.Context(), e.GID); gone.State != store.EntityGone {
 			t.Fatalf("it is %+v", gone)
 		}
 		same(t, "told", allTold, ends())
@@ -111,10 +111,10 @@ func TestAnEndTellsWhoWaitsWhileOthersAreAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the word", func() bool { return ends() == allTold })
-	same(t, "state", Stopping, w.in.box(e.GID).snapshot().State)
+	same(t, "state", store.EntityStopping, w.in.box(e.GID).snapshot().State)
 	w.panes.set(func() { w.panes.away = nil })
 	w.window.set(func(win *window) { win.away = nil })
-	same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	same(t, "state", store.EntityGone, w.in.AwaitEnd(t.Context(), e.GID).State)
 	same(t, "closed", true, w.panes.isClosed("pane-a"))
 	same(t, "told", allTold, ends())
 }
@@ -130,7 +130,7 @@ func TestAReapedWorkerLeavesAPersonHisPane(t *testing.T) {
 		if err := w.in.Reap(t.Context(), e.GID, paneOf(e)); err != nil {
 			t.Fatal(err)
 		}
-		same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+		same(t, "state", store.EntityGone, w.in.AwaitEnd(t.Context(), e.GID).State)
 	}
 	same(t, "theirs is closed", false, w.panes.isClosed("pane-theirs"))
 	same(t, "ours is closed", true, w.panes.isClosed("pane-ours"))
@@ -159,7 +159,7 @@ func TestWhatCannotBeToldYetIsSaidOnce(t *testing.T) {
 	await(t, "a few rounds", func() bool { return w.reports.failed() >= tried+6 })
 	same(t, "lines about it", 1, strings.Count(log.String(), "the reason why"))
 	w.reports.set(func(r *reports) { r.fail = nil })
-	same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	same(t, "state", store.EntityGone, w.in.AwaitEnd(t.Context(), e.GID).State)
 	same(t, "told", allTold, ends())
 }
 
@@ -191,7 +191,7 @@ func TestEachTryOfAnEndIsNotSaidAnew(t *testing.T) {
 	await(t, "a few looks at the pane", func() bool { return w.disk.failures.Load() > tried+2 })
 	same(t, "lines about the worker", 1, said("could not be recorded yet"))
 	w.disk.set(func(d *disk) { d.down = false })
-	same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	same(t, "state", store.EntityGone, w.in.AwaitEnd(t.Context(), e.GID).State)
 }
 
 // syncBuffer is what was logged.
@@ -217,7 +217,7 @@ func (b *syncBuffer) String() string {
 // forgotten gid or token comes back.
 func TestWhoEndedLongAgoIsForgotten(t *testing.T) {
 	w := newWorld(t)
-	e, token, _, err := w.in.Register(t.Context(), Registration{Name: "m", Kind: Main})
+	e, token, _, err := w.in.Register(t.Context(), Registration{Name: "m", Kind: store.Main})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func TestWhoEndedLongAgoIsForgotten(t *testing.T) {
 	if _, err := w.in.Unregister(t.Context(), "m"); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "the end", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	same(t, "the end", store.EntityGone, w.in.AwaitEnd(t.Context(), e.GID).State)
 	same(t, "who is swept", 1, len(w.in.present()))
 	env := w.brief(e.GID, "x")
 

@@ -11,21 +11,6 @@ import (
 	"fleetd/store"
 )
 
-// Kinds of entities (design §1).
-const (
-	Worker       = "worker"
-	Main         = "main"
-	Orchestrator = "orchestrator"
-)
-
-// States of an entity's record.
-const (
-	Launching = store.EntityLaunching // being launched, and announced to nobody
-	Live      = store.EntityLive
-	Stopping  = store.EntityStopping // its end is on record and under way (design §9)
-	Gone      = store.EntityGone     // nothing is left of it; the gid never lives again
-)
-
 // Panes finds and closes the pane that a worker is registered with.
 type Panes interface {
 	// Identify returns the pane with its terminal and agent kind pinned, or an
@@ -40,7 +25,7 @@ type Panes interface {
 // Registration makes or changes an entity.
 type Registration struct {
 	Name     string
-	Kind     string
+	Kind     store.EntityKind
 	Pane     string // of a worker; empty: none yet, or as it was
 	Groups   []string
 	NewToken bool // replace the tokens of an entity that exists
@@ -141,8 +126,8 @@ func checkRegistration(r Registration) error {
 }
 
 // CheckKind refuses what is no kind of entity.
-func CheckKind(kind string) error {
-	if kind != Worker && kind != Main && kind != Orchestrator {
+func CheckKind(kind store.EntityKind) error {
+	if !kind.Known() {
 		return fault.New(fault.BadRequest, "%.80q is no kind: it is worker (an agent in a pane), main or orchestrator (an MCP client)", kind)
 	}
 	return nil
@@ -151,10 +136,10 @@ func CheckKind(kind string) error {
 // named finds the live entity of that name, or makes a new one.
 func (in *Inbox) named(r Registration) (store.Entity, bool, error) {
 	for _, e := range in.Entities() {
-		if e.Name != r.Name || Ended(e) {
+		if e.Name != r.Name || e.Ended() {
 			continue
 		}
-		if e.State == Launching {
+		if e.State == store.EntityLaunching {
 			return e, false, fault.New(fault.Conflict, "%s is being launched; wait until it is ready, or take another name", r.Name)
 		}
 		if e.Kind != r.Kind {
@@ -163,7 +148,7 @@ func (in *Inbox) named(r Registration) (store.Entity, bool, error) {
 		return e, false, nil
 	}
 	return store.Entity{
-		GID: in.cfg.NewID(), Kind: r.Kind, Name: r.Name, State: Live, CreatedAt: in.cfg.Now().UnixMilli(),
+		GID: in.cfg.NewID(), Kind: r.Kind, Name: r.Name, State: store.EntityLive, CreatedAt: in.cfg.Now().UnixMilli(),
 	}, true, nil
 }
 
@@ -177,7 +162,7 @@ func (in *Inbox) identify(ctx context.Context, id string) (Pane, error) {
 // free refuses a pane that another worker lives in.
 func (in *Inbox) free(pane Pane, gid string) error {
 	for _, other := range in.Entities() {
-		if other.GID != gid && !Ended(other) && (other.Pane == pane.ID || other.Terminal != "" && other.Terminal == pane.Terminal) {
+		if other.GID != gid && !other.Ended() && (other.Pane == pane.ID || other.Terminal != "" && other.Terminal == pane.Terminal) {
 			return fault.New(fault.Conflict, "pane %s belongs to %s already: one pane, one worker; unregister that one first", pane.ID, other.Name)
 		}
 	}
@@ -241,13 +226,13 @@ func (in *Inbox) owner(token string) (store.Entity, bool) {
 		return store.Entity{}, false
 	}
 	e := b.snapshot()
-	return e, !Ended(e)
+	return e, !e.Ended()
 }
 
 // ByName returns the live entity of that name or gid.
 func (in *Inbox) ByName(name string) (store.Entity, bool) {
 	for _, e := range in.Entities() {
-		if !Ended(e) && (e.Name == name || e.GID == name) {
+		if !e.Ended() && (e.Name == name || e.GID == name) {
 			return e, true
 		}
 	}

@@ -45,16 +45,16 @@ func TestARegistrationIsChecked(t *testing.T) {
 		code fault.Code
 		word string
 	}{
-		{Registration{Name: "Upper", Kind: Main}, fault.BadRequest, `"Upper"`},
-		{Registration{Name: "all", Kind: Main}, fault.BadRequest, `"all"`},
+		{Registration{Name: "Upper", Kind: store.Main}, fault.BadRequest, `"Upper"`},
+		{Registration{Name: "all", Kind: store.Main}, fault.BadRequest, `"all"`},
 		{Registration{Name: "x", Kind: "boss"}, fault.BadRequest, `"boss"`},
-		{Registration{Name: "x", Kind: Main, Groups: []string{"fine", "not fine"}}, fault.BadRequest, `"not fine"`},
-		{Registration{Name: "x", Kind: Main, Groups: many(33)}, fault.TooLarge, "33 groups"},
-		{Registration{Name: "a", Kind: Worker, Groups: many(33)}, fault.TooLarge, "33 groups"},
-		{Registration{Name: "x", Kind: Main, Pane: "pane-a"}, fault.Conflict, "belongs to a"},
-		{Registration{Name: "x", Kind: Worker, Pane: "nowhere"}, fault.BadRequest, "nowhere"},
-		{Registration{Name: "x", Kind: Worker, Pane: "pane-a"}, fault.Conflict, "belongs to a"},
-		{Registration{Name: "a", Kind: Main}, fault.Conflict, "registered as worker"},
+		{Registration{Name: "x", Kind: store.Main, Groups: []string{"fine", "not fine"}}, fault.BadRequest, `"not fine"`},
+		{Registration{Name: "x", Kind: store.Main, Groups: many(33)}, fault.TooLarge, "33 groups"},
+		{Registration{Name: "a", Kind: store.Worker, Groups: many(33)}, fault.TooLarge, "33 groups"},
+		{Registration{Name: "x", Kind: store.Main, Pane: "pane-a"}, fault.Conflict, "belongs to a"},
+		{Registration{Name: "x", Kind: store.Worker, Pane: "nowhere"}, fault.BadRequest, "nowhere"},
+		{Registration{Name: "x", Kind: store.Worker, Pane: "pane-a"}, fault.Conflict, "belongs to a"},
+		{Registration{Name: "a", Kind: store.Main}, fault.Conflict, "registered as worker"},
 	} {
 		_, _, _, err := w.in.Register(t.Context(), c.r)
 		wants(t, err, c.code, c.word)
@@ -69,7 +69,7 @@ func TestALeaseEndsWithItsToken(t *testing.T) {
 	w := newWorld(t)
 	register := func(r Registration) string {
 		t.Helper()
-		r.Kind = Main
+		r.Kind = store.Main
 		_, token, _, err := w.in.Register(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
@@ -118,15 +118,15 @@ func TestATokenIsGivenOnceAndANewOneReplacesIt(t *testing.T) {
 		}
 		return e, token, created
 	}
-	e, first, created := register(Registration{Name: "m", Kind: Main, Groups: []string{"g"}})
-	again, none, recreated := register(Registration{Name: "m", Kind: Main})
+	e, first, created := register(Registration{Name: "m", Kind: store.Main, Groups: []string{"g"}})
+	again, none, recreated := register(Registration{Name: "m", Kind: store.Main})
 	same(t, "the second registration", []any{e, "", false, true}, []any{again, none, recreated, created})
 	owner := func(token string) string {
 		e, _, _ := w.in.ByToken(token)
 		return e.Name
 	}
 	same(t, "owner", "m", owner(first))
-	_, second, _ := register(Registration{Name: "m", Kind: Main, NewToken: true})
+	_, second, _ := register(Registration{Name: "m", Kind: store.Main, NewToken: true})
 	same(t, "owners", []string{"", "m", "", ""}, []string{owner(first), owner(second), owner(""), owner("else")})
 	w.restart()
 	same(t, "owners after a restart", []string{"", "m"}, []string{owner(first), owner(second)})
@@ -146,7 +146,7 @@ func TestANameIsOneEntity(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			e, _, _, err := w.in.Register(context.Background(), Registration{Name: "m", Kind: Main})
+			e, _, _, err := w.in.Register(context.Background(), Registration{Name: "m", Kind: store.Main})
 			if err != nil {
 				t.Error(err)
 			}
@@ -162,14 +162,14 @@ func TestANameIsOneEntity(t *testing.T) {
 // Fails if an ended name cannot be taken anew, or comes back under its old gid.
 func TestAGidThatIsGoneNeverLivesAgain(t *testing.T) {
 	w := newWorld(t)
-	var told []string
+	var told []store.EntityState
 	w.in.cfg.Changed = func(e store.Entity) { told = append(told, e.State) }
 	e := w.worker("a")
 	if _, err := w.in.Unregister(t.Context(), "a"); err != nil {
 		t.Errorf("unregister: %v", err)
 	}
 	gone := w.in.AwaitEnd(t.Context(), e.GID)
-	if gone.State != Gone || gone.GoneAt != w.clock.now().UnixMilli() {
+	if gone.State != store.EntityGone || gone.GoneAt != w.clock.now().UnixMilli() {
 		t.Errorf("unregistered: %+v", gone)
 	}
 	_, err := w.in.Unregister(t.Context(), "a")
@@ -178,7 +178,7 @@ func TestAGidThatIsGoneNeverLivesAgain(t *testing.T) {
 	if again.GID == e.GID {
 		t.Error("the same gid lives again")
 	}
-	same(t, "told", []string{Live, Stopping, Gone, Live}, told)
+	same(t, "told", []store.EntityState{store.EntityLive, store.EntityStopping, store.EntityGone, store.EntityLive}, told)
 	w.restart()
 	_, alive := w.in.ByName(e.GID)
 	same(t, "alive after a restart", false, alive)
@@ -406,19 +406,19 @@ func TestASlowBrokerHoldsUpNobodyElse(t *testing.T) {
 	w := newWorldOn(t, openStore(t))
 	w.begin(func(c *Config) {
 		c.Changed = func(e store.Entity) {
-			if e.Name == "slow" && e.State == Live {
+			if e.Name == "slow" && e.State == store.EntityLive {
 				close(begun)
 				<-release
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, e.Name+" "+e.State)
+			told = append(told, e.Name+" "+string(e.State))
 		}
 	})
 	t.Cleanup(w.stop)
 	slow := make(chan error, 1)
 	go func() {
-		_, _, _, err := w.in.Register(context.Background(), Registration{Name: "slow", Kind: Main})
+		_, _, _, err := w.in.Register(context.Background(), Registration{Name: "slow", Kind: store.Main})
 		slow <- err
 	}()
 	<-begun
@@ -426,7 +426,7 @@ func TestASlowBrokerHoldsUpNobodyElse(t *testing.T) {
 	go func() {
 		others <- func() error {
 			ctx := context.Background()
-			if _, _, _, err := w.in.Register(ctx, Registration{Name: "other", Kind: Main}); err != nil {
+			if _, _, _, err := w.in.Register(ctx, Registration{Name: "other", Kind: store.Main}); err != nil {
 				return err
 			}
 			if _, err := w.in.ChangeGroups(ctx, "other", []string{"crew"}, nil); err != nil {

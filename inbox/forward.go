@@ -106,7 +106,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 func (b *box) begin(it *item, cancel context.CancelFunc) (store.Entity, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !it.waits() || Ended(b.entity) {
+	if !it.waits() || b.entity.Ended() {
 		return b.entity, false
 	}
 	b.attempt = &attempt{item: it, cancel: cancel}

@@ -165,7 +165,7 @@ func TestTheRosterIsToldWhyAGateIsClosedAndWhenItIsNot(t *testing.T) {
 // it has one.
 func TestAWorkerWithoutAPaneGetsItsMailWhenItHasOne(t *testing.T) {
 	w := newWorld(t)
-	e, _, _, err := w.in.Register(t.Context(), Registration{Name: "a", Kind: Worker})
+	e, _, _, err := w.in.Register(t.Context(), Registration{Name: "a", Kind: store.Worker})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestAWorkerThatIsRegisteredAnewGetsItsMailInItsNewPane(t *testing.T) {
 	w.broker.publish(e.GID, env)
 	await(t, "DEFERRED", func() bool { return len(w.reports.told(env.MsgID)) == 1 })
 	w.panes.open("pane-b")
-	if _, _, _, err := w.in.Register(t.Context(), Registration{Name: "a", Kind: Worker, Pane: "pane-b"}); err != nil {
+	if _, _, _, err := w.in.Register(t.Context(), Registration{Name: "a", Kind: store.Worker, Pane: "pane-b"}); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitScreen("pane-b", env)

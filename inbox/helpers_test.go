@@ -207,7 +207,7 @@ func (w *world) restart() {
 func (w *world) worker(name string) store.Entity {
 	w.t.Helper()
 	w.panes.open("pane-" + name)
-	e, _, _, err := w.in.Register(context.Background(), Registration{Name: name, Kind: Worker, Pane: "pane-" + name})
+	e, _, _, err := w.in.Register(context.Background(), Registration{Name: name, Kind: store.Worker, Pane: "pane-" + name})
 	if err != nil {
 		w.t.Fatalf("register: %v", err)
 	}
@@ -216,7 +216,7 @@ func (w *world) worker(name string) store.Entity {
 
 func (w *world) main(name string) store.Entity {
 	w.t.Helper()
-	e, _, _, err := w.in.Register(context.Background(), Registration{Name: name, Kind: Main})
+	e, _, _, err := w.in.Register(context.Background(), Registration{Name: name, Kind: store.Main})
 	if err != nil {
 		w.t.Fatalf("register: %v", err)
 	}

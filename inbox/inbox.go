@@ -199,8 +199,8 @@ func (in *Inbox) start(b *box) {
 	}
 	ctx := in.running
 	switch {
-	case b.snapshot().State == Gone, b.snapshot().State == Launching:
-	case Ended(b.snapshot()):
+	case b.snapshot().State == store.EntityGone, b.snapshot().State == store.EntityLaunching:
+	case b.snapshot().Ended():
 		b.started = true
 		in.loops.Go(func() { in.windUp(ctx, b) })
 	case b.worker:
@@ -279,7 +279,7 @@ func (in *Inbox) Member(gid, group string) bool {
 		return false
 	}
 	e := b.snapshot()
-	return group == "all" && e.Kind == Worker || slices.Contains(e.Groups, group)
+	return group == "all" && e.Kind == store.Worker || slices.Contains(e.Groups, group)
 }
 
 func (in *Inbox) trace(step string, e *envelope.Envelope, gid string, outcome store.Outcome, reason string) {

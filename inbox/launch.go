@@ -25,10 +25,10 @@ func (in *Inbox) Reserve(ctx context.Context, r Reservation, also func(*store.Tx
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	e = store.Entity{
-		GID: r.GID, Kind: Worker, Name: r.Name, Groups: slices.Clone(r.Groups), State: Launching, Launched: true,
+		GID: r.GID, Kind: store.Worker, Name: r.Name, Groups: slices.Clone(r.Groups), State: store.EntityLaunching, Launched: true,
 		CreatedAt: in.cfg.Now().UnixMilli(),
 	}
-	if err := checkRegistration(Registration{Name: nameOr(r.Name, r.Base), Kind: Worker, Groups: r.Groups}); err != nil {
+	if err := checkRegistration(Registration{Name: nameOr(r.Name, r.Base), Kind: store.Worker, Groups: r.Groups}); err != nil {
 		return e, "", err
 	}
 	for n := 1; e.Name == ""; n++ {
@@ -78,11 +78,11 @@ func (in *Inbox) ready(ctx context.Context, gid string, pane Pane, also func(*st
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	b := in.box(gid)
-	if b == nil || b.snapshot().State != Launching {
+	if b == nil || b.snapshot().State != store.EntityLaunching {
 		return store.Entity{}, nil, fault.New(fault.SpawnFailed, "it was stopped before it was ready")
 	}
 	e := b.snapshot()
-	e.State = Live
+	e.State = store.EntityLive
 	e.Pane, e.Terminal, e.AgentKind, e.Leader = pane.ID, pane.Terminal, pane.Kind, pane.Leader
 	if err := in.record(ctx, e, "", also); err != nil {
 		return e, nil, err
@@ -97,7 +97,7 @@ func (in *Inbox) Discard(ctx context.Context, gid string, also func(*store.Tx) e
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	b := in.box(gid)
-	reserved := b != nil && b.snapshot().State == Launching
+	reserved := b != nil && b.snapshot().State == store.EntityLaunching
 	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if reserved {
 			if err := in.forget(tx, gid); err != nil {

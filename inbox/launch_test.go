@@ -17,7 +17,7 @@ func nothing(*store.Tx, store.Entity) error { return nil }
 func TestAReservedWorkerLivesOnceItIsLaunched(t *testing.T) {
 	w := newWorld(t)
 	var told []string
-	w.in.cfg.Changed = func(e store.Entity) { told = append(told, e.Name+" "+e.State) }
+	w.in.cfg.Changed = func(e store.Entity) { told = append(told, e.Name+" "+string(e.State)) }
 	first := newID()
 	e, token, err := w.in.Reserve(t.Context(), Reservation{GID: first, Base: "aide", Groups: []string{"night"}}, nothing)
 	if err != nil || e.GID != first || e.Name != "aide" {
@@ -29,7 +29,7 @@ func TestAReservedWorkerLivesOnceItIsLaunched(t *testing.T) {
 	same(t, "told before it is ready", []string(nil), told)
 	_, _, err = w.in.Reserve(t.Context(), Reservation{GID: newID(), Name: "aide", Base: "aide"}, nothing)
 	wants(t, err, fault.Conflict, "aide")
-	_, _, _, err = w.in.Register(t.Context(), Registration{Name: "aide", Kind: Worker})
+	_, _, _, err = w.in.Register(t.Context(), Registration{Name: "aide", Kind: store.Worker})
 	wants(t, err, fault.Conflict, "launched")
 	second, _, err := w.in.Reserve(t.Context(), Reservation{GID: newID(), Base: "aide"}, nothing)
 	if err != nil || second.Name != "aide-2" {
@@ -37,7 +37,7 @@ func TestAReservedWorkerLivesOnceItIsLaunched(t *testing.T) {
 	}
 	w.panes.open("p")
 	got, err := w.in.Launched(t.Context(), first, Pane{ID: "p", Terminal: "term-p", Kind: "agent"}, func(*store.Tx) error { return nil })
-	if err != nil || got.State != Live || !slices.Equal(got.Groups, []string{"night"}) {
+	if err != nil || got.State != store.EntityLive || !slices.Equal(got.Groups, []string{"night"}) {
 		t.Fatalf("launched %+v, %v", got, err)
 	}
 	same(t, "told", []string{"aide live"}, told)
@@ -105,7 +105,7 @@ func TestAWorkerThatIsStoppedBeforeItIsReady(t *testing.T) {
 	}
 	_, err = w.in.Launched(t.Context(), e.GID, Pane{ID: "p"}, func(*store.Tx) error { return nil })
 	wants(t, err, fault.SpawnFailed)
-	same(t, "state", Gone, w.in.AwaitEnd(t.Context(), e.GID).State)
+	same(t, "state", store.EntityGone, w.in.AwaitEnd(t.Context(), e.GID).State)
 	if w.panes.asked.Load() == 0 {
 		t.Error("herdr was not asked to close its pane")
 	}

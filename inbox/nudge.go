@@ -64,7 +64,7 @@ func (in *Inbox) nudge(ctx context.Context, b *box) {
 		b.listens, b.greets = true, true
 		b.greeting.next = max(b.greeting.next, now+nudgeFirst)
 	}
-	quiet := Ended(e) || b.ready == 0 || len(b.waiters) > 0
+	quiet := e.Ended() || b.ready == 0 || len(b.waiters) > 0
 	if b.announcing != nil && quiet {
 		b.announcing()
 	}

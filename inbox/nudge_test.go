@@ -28,7 +28,7 @@ func tells(c *Config) {
 func (w *world) seated(name string) store.Entity {
 	w.t.Helper()
 	w.panes.open("pane-" + name)
-	e, _, _, err := w.in.Register(context.Background(), Registration{Name: name, Kind: Main, Pane: "pane-" + name})
+	e, _, _, err := w.in.Register(context.Background(), Registration{Name: name, Kind: store.Main, Pane: "pane-" + name})
 	if err != nil {
 		w.t.Fatalf("register: %v", err)
 	}

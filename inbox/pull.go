@@ -71,7 +71,7 @@ func (in *Inbox) Wait(gid string, f Filter, l Limit) (*Waiter, error) {
 	w.limit.Max = max(w.limit.Max, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if Ended(b.entity) {
+	if b.entity.Ended() {
 		return nil, noInbox()
 	}
 	b.waiters = append(b.waiters, w)

@@ -151,7 +151,7 @@ func TestMailThatNobodyTookComesAgainUnmarked(t *testing.T) {
 func TestHeldIndexFollowsWhatIsTrueAtTheCommit(t *testing.T) {
 	st := openStore(t)
 	var riders []func(*store.Tx) error
-	b := newBox(store.Entity{GID: newID(), Kind: Main}, func(fn func(*store.Tx) error) { riders = append(riders, fn) })
+	b := newBox(store.Entity{GID: newID(), Kind: store.Main}, func(fn func(*store.Tx) error) { riders = append(riders, fn) })
 	it := newItem(&envelope.Envelope{MsgID: newID(), Kind: envelope.Reply}, time.Now())
 	if _, taken, _ := b.admit(it); !taken {
 		t.Fatal("not admitted")
@@ -437,7 +437,7 @@ func TestWhatWasDrainedIsListedAsItWasGiven(t *testing.T) {
 
 // Fails if what is kept to be read again grows without bound.
 func TestWhatCanBeReadAgainIsBounded(t *testing.T) {
-	b := newBox(store.Entity{Kind: Main}, nil)
+	b := newBox(store.Entity{Kind: store.Main}, nil)
 	now := time.Now()
 	for range 40_000 {
 		b.keep(now, &envelope.Envelope{Body: make([]byte, 100)})

@@ -48,7 +48,7 @@ func (in *Inbox) seated(gid string, pane Pane) (*box, store.Entity) {
 		return nil, store.Entity{}
 	}
 	e := b.snapshot()
-	if e.State != Live || paneOf(e) != pane {
+	if e.State != store.EntityLive || paneOf(e) != pane {
 		return nil, e
 	}
 	return b, e

@@ -3,6 +3,8 @@ package inbox
 import (
 	"strings"
 	"testing"
+
+	"fleetd/store"
 )
 
 // An agent that is gone while its worker stays. Fails if whoever waits for its
@@ -23,7 +25,7 @@ func TestAWorkerWhoseAgentIsGoneKeepsItsMail(t *testing.T) {
 		same(t, "told", abandoned, ends())
 	}
 	now := w.in.box(e.GID).snapshot()
-	same(t, "state", Live, now.State)
+	same(t, "state", store.EntityLive, now.State)
 	same(t, "what proves the agent", "", now.Leader)
 	w.crash()
 	w.assemble()
@@ -31,7 +33,7 @@ func TestAWorkerWhoseAgentIsGoneKeepsItsMail(t *testing.T) {
 	same(t, "what proves the agent after a restart", "", w.in.box(e.GID).snapshot().Leader)
 	w.broker.connect(w.in)
 	w.panes.open("pane-b")
-	e, _, created, err := w.in.Register(t.Context(), Registration{Name: "a", Kind: Worker, Pane: "pane-b"})
+	e, _, created, err := w.in.Register(t.Context(), Registration{Name: "a", Kind: store.Worker, Pane: "pane-b"})
 	if err != nil || created {
 		t.Fatalf("registered anew: %+v, %v", e, err)
 	}
@@ -68,7 +70,7 @@ func TestAWorkerIsFollowedToWhereItsPaneIs(t *testing.T) {
 	if err := w.in.Reap(t.Context(), e.GID, was); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "state", Live, w.in.box(e.GID).snapshot().State)
+	same(t, "state", store.EntityLive, w.in.box(e.GID).snapshot().State)
 	same(t, "the pane", at, paneOf(w.in.box(e.GID).snapshot()))
 	w.crash()
 	w.assemble()

@@ -38,7 +38,7 @@ func TestTheStoreHoldsNoToken(t *testing.T) {
 		}
 	}
 	w, done := open()
-	_, token, _, err := w.in.Register(t.Context(), Registration{Name: "m", Kind: Main})
+	_, token, _, err := w.in.Register(t.Context(), Registration{Name: "m", Kind: store.Main})
 	if err != nil || token != "br_secret-of-a-token" {
 		t.Fatalf("%q, %v", token, err)
 	}

@@ -135,7 +135,7 @@ func (in *Inbox) Ask(ask *envelope.Envelope) (taken bool) {
 	failpoint.Hit("inbox.ask.before")
 	b := in.box(ask.To)
 	switch {
-	case b == nil || Ended(b.snapshot()):
+	case b == nil || b.snapshot().Ended():
 		in.cfg.Reports.TurnOver(ask, envelope.Abandoned, string(fault.PaneGone))
 		return false
 	case !in.mayWrite(ask):

@@ -3,6 +3,8 @@ package inbox
 import (
 	"fmt"
 	"testing"
+
+	"fleetd/store"
 )
 
 // Fails if a filter makes do with a full window, or a half-empty one is
@@ -38,10 +40,10 @@ func TestAFilterLooksBehindAFullWindow(t *testing.T) {
 // Fails if a blocked call waits for an answer that lies behind a full window: a
 // main's behind other mail, a worker's behind the briefs that wait for its pane.
 func TestABlockedCallHasMailFetchedFromBehindAFullWindow(t *testing.T) {
-	for _, kind := range []string{Main, Worker} {
+	for _, kind := range []store.EntityKind{store.Main, store.Worker} {
 		w := newWorld(t)
 		e := w.main("m")
-		if kind == Worker {
+		if kind == store.Worker {
 			e = w.worker("a")
 			w.panes.gate("pane-a", "BUSY")
 		}
@@ -52,6 +54,6 @@ func TestABlockedCallHasMailFetchedFromBehindAFullWindow(t *testing.T) {
 		w.window.ready, w.window.full = 1, true
 		w.window.mu.Unlock()
 		waiter(t, w, e.GID, Filter{InReplyTo: newID()})
-		await(t, "another window of a "+kind, func() bool { return w.window.times() > 0 })
+		await(t, "another window of a "+string(kind), func() bool { return w.window.times() > 0 })
 	}
 }

@@ -3,7 +3,6 @@ package mcp
 import (
 	"testing"
 
-	"fleetd/inbox"
 	"fleetd/store"
 )
 
@@ -38,7 +37,7 @@ func TestWorkersCountOnFromTheBriefTheyHadLast(t *testing.T) {
 		"never answers":                {briefBook{open: []store.Brief{old, late}, last: late}, "", 8},
 	} {
 		conversation := &Conversation{Mailbox: c.book}
-		trace, hops, err := conversation.because(Caller{GID: "w", Kind: inbox.Worker})
+		trace, hops, err := conversation.because(Caller{GID: "w", Kind: store.Worker})
 		if trace != c.trace || hops != c.hops || err != nil {
 			t.Errorf("%s: flow %q, %d hops (%v); want %q, %d", name, trace, hops, err, c.trace, c.hops)
 		}

@@ -1,6 +1,10 @@
 package mcp
 
-import "context"
+import (
+	"context"
+
+	"fleetd/store"
+)
 
 // Gateway is what the tools, the REST paths and the command line ask of the
 // daemon: one method a verb. Two things fulfil it: the daemon's own
@@ -153,10 +157,10 @@ type ReplyResult struct {
 
 // RosterArgs filter bridge_roster; an empty one filters nothing.
 type RosterArgs struct {
-	Host   string `json:"host,omitempty"`
-	Kind   string `json:"kind,omitempty"`
-	Group  string `json:"group,omitempty"`
-	Status string `json:"status,omitempty"`
+	Host   string           `json:"host,omitempty"`
+	Kind   store.EntityKind `json:"kind,omitempty"`
+	Group  string           `json:"group,omitempty"`
+	Status string           `json:"status,omitempty"`
 }
 
 // RosterResult is the fleet as this host sees it.
@@ -185,16 +189,16 @@ type RosterHost struct {
 
 // RosterEntity is one agent or main.
 type RosterEntity struct {
-	GID      string   `json:"gid"`
-	Name     string   `json:"name"`
-	Host     string   `json:"host"`
-	Kind     string   `json:"kind"`
-	Groups   []string `json:"groups,omitempty"`
-	Pane     string   `json:"pane,omitempty"`
-	Status   string   `json:"status"` // idle, working, blocked, …; unknown or offline with its host
-	Since    string   `json:"since,omitempty"`
-	Progress string   `json:"progress,omitempty"` // RFC 3339: last sign of progress
-	Refusing string   `json:"refusing,omitempty"` // why the gate is closed, and since when
+	GID      string           `json:"gid"`
+	Name     string           `json:"name"`
+	Host     string           `json:"host"`
+	Kind     store.EntityKind `json:"kind"`
+	Groups   []string         `json:"groups,omitempty"`
+	Pane     string           `json:"pane,omitempty"`
+	Status   string           `json:"status"` // idle, working, blocked, …; unknown or offline with its host
+	Since    string           `json:"since,omitempty"`
+	Progress string           `json:"progress,omitempty"` // RFC 3339: last sign of progress
+	Refusing string           `json:"refusing,omitempty"` // why the gate is closed, and since when
 }
 
 // TraceArgs are the arguments of bridge_trace.
@@ -238,17 +242,17 @@ type Hop struct {
 
 // WhoamiResult is the caller's own identity and what waits for it.
 type WhoamiResult struct {
-	GID        string      `json:"gid"`
-	Name       string      `json:"name"`
-	Host       string      `json:"host"`
-	Kind       string      `json:"kind"`
-	Groups     []string    `json:"groups,omitempty"`
-	Pane       string      `json:"pane,omitempty"`
-	OpenBriefs []OpenBrief `json:"open_briefs"`
-	Questions  []OpenTurn  `json:"open_questions"`
-	Drained    []Drained   `json:"recently_drained"` // readable again with bridge_read for an hour
-	Held       int         `json:"held"`
-	Note       string      `json:"note,omitempty"` // what was left out
+	GID        string           `json:"gid"`
+	Name       string           `json:"name"`
+	Host       string           `json:"host"`
+	Kind       store.EntityKind `json:"kind"`
+	Groups     []string         `json:"groups,omitempty"`
+	Pane       string           `json:"pane,omitempty"`
+	OpenBriefs []OpenBrief      `json:"open_briefs"`
+	Questions  []OpenTurn       `json:"open_questions"`
+	Drained    []Drained        `json:"recently_drained"` // readable again with bridge_read for an hour
+	Held       int              `json:"held"`
+	Note       string           `json:"note,omitempty"` // what was left out
 }
 
 // OpenBrief is a brief the caller has been given and not answered.
@@ -276,24 +280,24 @@ type Drained struct {
 
 // RegisterArgs make or change a local entity.
 type RegisterArgs struct {
-	Name   string   `json:"name"`
-	Kind   string   `json:"kind"` // worker, main, orchestrator
-	Pane   string   `json:"pane,omitempty"`
-	Groups []string `json:"groups,omitempty"`
+	Name   string           `json:"name"`
+	Kind   store.EntityKind `json:"kind"`
+	Pane   string           `json:"pane,omitempty"`
+	Groups []string         `json:"groups,omitempty"`
 	// NewToken replaces the token of an entity that exists.
 	NewToken bool `json:"new_token,omitempty"`
 }
 
 // RegisterResult carries the only copy of the token; the store keeps its hash.
 type RegisterResult struct {
-	GID     string `json:"gid"`
-	Name    string `json:"name"`
-	Host    string `json:"host"`
-	Kind    string `json:"kind"`
-	Pane    string `json:"pane,omitempty"`
-	Token   string `json:"token,omitempty"`
-	Created bool   `json:"created"`
-	URL     string `json:"url"` // the MCP endpoint
+	GID     string           `json:"gid"`
+	Name    string           `json:"name"`
+	Host    string           `json:"host"`
+	Kind    store.EntityKind `json:"kind"`
+	Pane    string           `json:"pane,omitempty"`
+	Token   string           `json:"token,omitempty"`
+	Created bool             `json:"created"`
+	URL     string           `json:"url"` // the MCP endpoint
 }
 
 // GroupsArgs change the groups of a local entity; all empty they show them.
@@ -335,7 +339,7 @@ type InfoResult struct {
 type Caller struct {
 	GID  string
 	Name string
-	Kind string
+	Kind store.EntityKind
 	// Lease ends when this identity stops being good: its token was replaced,
 	// or its entity ends. nil: never.
 	Lease context.Context

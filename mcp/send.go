@@ -57,7 +57,7 @@ func (c *Conversation) Send(ctx context.Context, a SendArgs) (SendResult, error)
 // each other are stopped. What answers a message of its own does not count: who
 // hands out one task after the other is no loop.
 func (c *Conversation) because(who Caller) (trace string, hops int, err error) {
-	if who.Kind != inbox.Worker {
+	if who.Kind != store.Worker {
 		if last, found := c.Mailbox.GivenLast(who.GID); found {
 			return "", last.Hops + 1, nil
 		}
@@ -115,7 +115,7 @@ func (w *sendWait) close() {
 
 // outcome waits until there is something to tell.
 func (w *sendWait) outcome(ctx context.Context) (SendResult, error) {
-	toMain := w.sent.To.Kind != inbox.Worker
+	toMain := w.sent.To.Kind != store.Worker
 	away := w.sent.To.HostState == roster.Offline || w.sent.To.HostState == roster.Unknown
 	if w.sent.Repeated {
 		if r, answered := w.answered(); answered {
@@ -206,9 +206,9 @@ func (w *sendWait) now(ctx context.Context) (SendResult, error) {
 	switch {
 	case w.sent.Outcome == store.Failed:
 		return SendResult{}, fault.New(fault.Code(w.sent.Reason), "the message %s was sent before under this key, and failed; use a new key to send it anew", w.sent.MsgID)
-	case w.sent.To.Kind != inbox.Worker && w.sent.Outcome.Arrived():
+	case w.sent.To.Kind != store.Worker && w.sent.Outcome.Arrived():
 		r.State, r.Note = StateInjected, r.To+" has fetched it. An answer will come as mail: fetch it with bridge_poll."
-	case w.sent.To.Kind != inbox.Worker:
+	case w.sent.To.Kind != store.Worker:
 		r.State, r.Note = StateQueued, "It lies in the inbox of "+r.To+", who has to fetch it."
 		if w.wait > 0 {
 			r.State, r.Note = StatePending, "No answer yet. It will come as mail: fetch it with bridge_poll. Do not send again."

@@ -9,6 +9,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/fault"
+	"fleetd/store"
 )
 
 // Control starts and ends agents, here and on other hosts, and asks those what
@@ -32,17 +33,17 @@ type SpawnArgs struct {
 
 // SpawnResult is the new entity.
 type SpawnResult struct {
-	State   string   `json:"state"` // spawned
-	GID     string   `json:"gid"`
-	Address string   `json:"address"` // name@host
-	Name    string   `json:"name"`
-	Host    string   `json:"host"`
-	Kind    string   `json:"kind"`
-	Groups  []string `json:"groups,omitempty"`
-	MsgID   string   `json:"msg_id,omitempty"` // of the task, where there was one
-	TraceID string   `json:"trace_id"`
-	Note    string   `json:"note"`
-	Held    int      `json:"held"`
+	State   string           `json:"state"` // spawned
+	GID     string           `json:"gid"`
+	Address string           `json:"address"` // name@host
+	Name    string           `json:"name"`
+	Host    string           `json:"host"`
+	Kind    store.EntityKind `json:"kind"`
+	Groups  []string         `json:"groups,omitempty"`
+	MsgID   string           `json:"msg_id,omitempty"` // of the task, where there was one
+	TraceID string           `json:"trace_id"`
+	Note    string           `json:"note"`
+	Held    int              `json:"held"`
 }
 
 // StopArgs name a worker.

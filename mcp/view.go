@@ -172,7 +172,7 @@ func (c *Conversation) Unregister(ctx context.Context, a UnregisterArgs) (Unregi
 		return UnregisterResult{}, err
 	}
 	r := UnregisterResult{GID: e.GID, State: StateStopped}
-	if c.ended(ctx, e.GID).State != inbox.Gone {
+	if c.ended(ctx, e.GID).State != store.EntityGone {
 		r.State, r.Note = StateStopping, stoppingNote
 	}
 	return r, nil

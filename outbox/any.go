@@ -8,6 +8,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/fault"
+	"fleetd/store"
 )
 
 // anyPrefix begins an address that means one member of a group, whichever is
@@ -49,7 +50,7 @@ func (o *Outbox) pick(from, group string) (roster.Target, error) {
 	if group != everyone && !envelope.ValidName(group) {
 		return roster.Target{}, fault.New(fault.BadRequest, "%.80q is no group: write any: and the name of one, or any:all for any worker", group)
 	}
-	f := roster.Filter{Kind: worker, Group: group}
+	f := roster.Filter{Kind: store.Worker, Group: group}
 	if group == everyone {
 		f.Group = ""
 	}

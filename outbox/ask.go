@@ -373,7 +373,7 @@ func (o *Outbox) asker(ask *envelope.Envelope) roster.Target {
 	if t, err := o.cfg.Directory.Resolve(ask.From); err == nil {
 		return t
 	}
-	return roster.Target{GID: ask.From, Name: ask.From, Host: ask.Signer, Kind: worker}
+	return roster.Target{GID: ask.From, Name: ask.From, Host: ask.Signer, Kind: store.Worker}
 }
 
 func (o *Outbox) answerAway(ctx context.Context, env, ask *envelope.Envelope) error {

@@ -242,7 +242,7 @@ func (o *Outbox) failures(msgID string, to []Share, failed map[string]error) (ma
 func (o *Outbox) members(b Broadcast, before []store.Recipient) []Share {
 	f := roster.Filter{Group: b.Group}
 	if b.Group == everyone {
-		f = roster.Filter{Kind: worker}
+		f = roster.Filter{Kind: store.Worker}
 	}
 	var to []Share
 	for _, e := range o.cfg.Directory.Entities(f) {
@@ -388,7 +388,7 @@ func (o *Outbox) Shares(s Spread) ([]Share, error) {
 				if f, refused := s.failed[one.GID]; refused {
 					one.Outcome, one.Reason = f.Outcome, f.Reason
 				}
-			case one.Outcome == store.Waiting && one.Kind != worker:
+			case one.Outcome == store.Waiting && one.Kind != store.Worker:
 				one.Outcome, one.Reason = ShareQueued, ""
 			case one.Outcome == store.Waiting && one.Reason == "", one.Outcome == store.Injecting:
 				one.Outcome = ""
@@ -437,7 +437,7 @@ func shareOutcome(in store.Intent, found, away bool) (outcome store.Outcome, rea
 		return store.Waiting, in.OutcomeReason
 	case in.State == store.IntentInDoubt, in.State == store.IntentIntended: // an earlier run may have published it, or not
 		return ShareInDoubt, ""
-	case in.ToKind != worker || away && in.State == store.IntentAccepted:
+	case in.ToKind != store.Worker || away && in.State == store.IntentAccepted:
 		return ShareQueued, ""
 	}
 	return "", ""

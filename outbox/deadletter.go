@@ -40,7 +40,7 @@ func (o *Outbox) DeadLetter(env *envelope.Envelope, reason string) error {
 		in = o.remembered(env)
 		// A brief to a worker is not forgotten before its end was told. One to a
 		// main ended when the broker took it.
-		in.Told = in.ToKind == worker
+		in.Told = in.ToKind == store.Worker
 	}
 	if in.Outcome.Known() && !unknown(in) {
 		return nil // and told

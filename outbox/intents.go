@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	worker     = "worker"
 	endedFor   = 24 * time.Hour // ended intents are kept for idempotency and corrections
 	pruneLimit = 10_000         // intents in one commit: none should last long
 	pruneEvery = time.Minute
@@ -64,7 +63,7 @@ func unknown(in store.Intent) bool {
 // awaits reports whether the intent stays open when it was accepted: only of a
 // brief to a worker an outcome will be heard (design §5).
 func awaits(in store.Intent) bool {
-	return envelope.Kind(in.Kind).Brief() && in.ToKind == worker
+	return envelope.Kind(in.Kind).Brief() && in.ToKind == store.Worker
 }
 
 // Load reads the intents that an earlier run left open.

@@ -136,7 +136,7 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 		}
 		return
 	}
-	if !unseen && (in.Outcome == store.EndDead || in.Outcome == "") && in.ToKind != worker && in.State == store.IntentAccepted {
+	if !unseen && (in.Outcome == store.EndDead || in.Outcome == "") && in.ToKind != store.Worker && in.State == store.IntentAccepted {
 		o.conclude(in, store.EndAccepted, "") // its host has it, and will say if it dies
 		return
 	}
@@ -192,7 +192,7 @@ func (o *Outbox) injected(ctx context.Context, r envelope.Report, in store.Inten
 	case told && !correction:
 	case found && in.Told && !correction:
 		// Its end was told before it was forgotten here.
-	case found && in.ToKind != worker && in.State == store.IntentAccepted && !correction:
+	case found && in.ToKind != store.Worker && in.State == store.IntentAccepted && !correction:
 		// It was fetched from an inbox in which it is known to have been.
 	default:
 		return o.notice(ctx, r, in, found, store.EndInjected)

@@ -6,32 +6,49 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// The states of an Entity. One that is stopping is resumed after a crash; one
-// that is gone stays gone (design §9).
+// EntityKind is what an entity is (design §1).
+type EntityKind string
+
+// The kinds of entities.
 const (
-	EntityLive = "live"
-	// One that is being launched has a name and a token; nobody is told of it.
-	EntityLaunching = "launching"
-	EntityStopping  = "stopping"
-	EntityGone      = "gone"
+	Worker       EntityKind = "worker"       // an agent in a herdr pane, into which its mail is injected
+	Main         EntityKind = "main"         // an MCP client, which fetches its mail
+	Orchestrator EntityKind = "orchestrator" // the same
+)
+
+// Known reports whether k is one of the kinds above: other hosts may have more.
+func (k EntityKind) Known() bool { return k == Worker || k == Main || k == Orchestrator }
+
+// EntityState is how far the life of an Entity is (design §9).
+type EntityState string
+
+// The states of an Entity.
+const (
+	EntityLaunching EntityState = "launching" // it has a name and a token; nobody is told of it
+	EntityLive      EntityState = "live"
+	EntityStopping  EntityState = "stopping" // its end is on record and under way, also after a crash
+	EntityGone      EntityState = "gone"     // nothing is left of it; the gid never lives again
 )
 
 // Entity is the identity of something local with an inbox (design §1).
 type Entity struct {
 	GID       string
-	Kind      string // "worker", "main" or "orchestrator"
+	Kind      EntityKind
 	Name      string
 	Groups    []string
 	Pane      string // of a worker
 	Terminal  string
 	AgentKind string
 	Leader    string // the process that leads the terminal's session; "": not known
-	State     string
+	State     EntityState
 	Launched  bool  // the gateway opened its pane
 	KeepPane  bool  // it stopped by itself: its pane is left to whoever opened it
 	CreatedAt int64 // Unix ms
 	GoneAt    int64 // Unix ms, 0 while it lives
 }
+
+// Ended reports whether e takes no part any more: its end has begun.
+func (e Entity) Ended() bool { return e.State == EntityStopping || e.State == EntityGone }
 
 // PutEntity stores e under its gid, new or not.
 func (tx *Tx) PutEntity(e Entity) error {

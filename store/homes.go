@@ -12,7 +12,7 @@ type Home struct {
 	GID      string
 	Host     string
 	Name     string
-	Kind     string
+	Kind     EntityKind
 	Groups   []string
 	LastSign int64 // Unix ms
 	Gone     bool

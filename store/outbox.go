@@ -75,7 +75,7 @@ type Intent struct {
 	To            string // gid or broadcast key
 	ToHost        string
 	ToName        string
-	ToKind        string
+	ToKind        EntityKind
 	InReplyTo     string `json:",omitempty"`
 	Reason        string `json:",omitempty"`
 	Hops          int    `json:",omitempty"`

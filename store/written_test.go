@@ -62,6 +62,8 @@ func TestWordsInRecordsStay(t *testing.T) {
 		fmt.Sprint([]Outcome{Waiting, Injecting, Injected, Drained, Failed}):                                              "[waiting injecting injected drained failed]",
 		fmt.Sprint([]IntentState{IntentIntended, IntentInDoubt, IntentAccepted, IntentDeferred, IntentEnded}):             "[intended in_doubt accepted deferred ended]",
 		fmt.Sprint([]End{EndAccepted, EndRefused, EndInjected, EndReplied, EndAbandoned, EndFailed, EndVerdict, EndDead}): "[accepted refused injected replied abandoned failed verdict dead]",
+		fmt.Sprint([]EntityKind{Worker, Main, Orchestrator}):                                                              "[worker main orchestrator]",
+		fmt.Sprint([]EntityState{EntityLaunching, EntityLive, EntityStopping, EntityGone}):                                "[launching live stopping gone]",
 	} {
 		if got != want {
 			t.Errorf("the words are %s, not %s", got, want)

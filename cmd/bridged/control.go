@@ -177,9 +177,9 @@ func (w workers) Discard(ctx context.Context, gid string, also func(*store.Tx) e
 	return w.g.inbox.Discard(ctx, gid, also)
 }
 
-func (w workers) Find(gid string) (kind string, ended, found bool) {
+func (w workers) Find(gid string) (kind store.EntityKind, ended, found bool) {
 	e, found := w.g.inbox.Entity(gid)
-	return e.Kind, inbox.Ended(e), found
+	return e.Kind, e.Ended(), found
 }
 
 func (w workers) Stop(ctx context.Context, gid string) error {
@@ -188,5 +188,5 @@ func (w workers) Stop(ctx context.Context, gid string) error {
 }
 
 func (w workers) AwaitEnd(ctx context.Context, gid string) bool {
-	return w.g.inbox.AwaitEnd(ctx, gid).State == inbox.Gone
+	return w.g.inbox.AwaitEnd(ctx, gid).State == store.EntityGone
 }

@@ -9,9 +9,10 @@ import (
 
 	"fleetd/cmd/bridged/config"
 	"fleetd/mcp"
+	"fleetd/store"
 )
 
-var kinds = []string{"worker", "main", "orchestrator"}
+var kinds = []string{string(store.Worker), string(store.Main), string(store.Orchestrator)}
 
 // registered is the JSON of a registration: the result and what to write into
 // the MCP clients.
@@ -51,7 +52,7 @@ again with --pane. Its mail waits meanwhile.`,
 			}
 			out := registered{r, snippets(r.URL, a.stdioCommand(cfg))}
 			err = a.emit(out, func(w *printer) { printRegistered(w, out) })
-			if r.Kind == "worker" && r.Pane == "" {
+			if r.Kind == store.Worker && r.Pane == "" {
 				a.note("\n%s has no pane yet, so its mail waits; once its agent runs: bridged register %s --kind worker --pane PANE (inside the pane: $HERDR_PANE_ID)", r.Name, r.Name)
 			}
 			return err
@@ -65,18 +66,18 @@ again with --pane. Its mail waits meanwhile.`,
 }
 
 // kindFlag adds --kind, with the kinds there are for shells to complete.
-func kindFlag(cmd *cobra.Command, to *string, usage string) {
-	cmd.Flags().StringVar(to, "kind", "", usage)
+func kindFlag(cmd *cobra.Command, to *store.EntityKind, usage string) {
+	cmd.Flags().StringVar((*string)(to), "kind", "", usage)
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(slices.Clone(kinds), cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag stands in the line above
 	}
 }
 
-func checkKind(kind string) error {
+func checkKind(kind store.EntityKind) error {
 	switch {
 	case kind == "":
 		return usagef("add --kind worker, --kind main or --kind orchestrator")
-	case !slices.Contains(kinds, kind):
+	case !kind.Known():
 		return usagef("--kind %q is not known; write %s", kind, strings.Join(kinds, ", "))
 	}
 	return nil
@@ -102,7 +103,7 @@ func printRegistered(w *printer, r registered) {
 	if token == "" {
 		token = "(unchanged; it was shown when it was made; lost: --new-token)"
 	}
-	w.record("state", created, "name", r.Name+"@"+r.Host, "gid", r.GID, "kind", r.Kind, "pane", r.Pane, "token", token)
+	w.record("state", created, "name", r.Name+"@"+r.Host, "gid", r.GID, "kind", string(r.Kind), "pane", r.Pane, "token", token)
 	if r.Token != "" {
 		w.line("\n# The token is shown this once. Put it into the environment that the agent is started from:")
 		w.line("export BRIDGED_TOKEN=%s", shellQuote(r.Token))

@@ -59,7 +59,7 @@ func (a *app) printRoster(w *printer, r mcp.RosterResult) {
 		rows := make([][]string, len(r.Entities))
 		for i, e := range r.Entities {
 			rows[i] = []string{
-				e.Name + "@" + e.Host, e.Kind, e.Status, e.Since, strings.Join(e.Groups, ","), e.Pane, e.GID, e.Refusing,
+				e.Name + "@" + e.Host, string(e.Kind), e.Status, e.Since, strings.Join(e.Groups, ","), e.Pane, e.GID, e.Refusing,
 			}
 		}
 		w.line("")
@@ -114,7 +114,7 @@ func (a *app) whoamiCmd() *cobra.Command {
 }
 
 func (a *app) printWhoami(w *printer, r mcp.WhoamiResult) {
-	w.record("name", r.Name+"@"+r.Host, "gid", r.GID, "kind", r.Kind, "pane", r.Pane,
+	w.record("name", r.Name+"@"+r.Host, "gid", r.GID, "kind", string(r.Kind), "pane", r.Pane,
 		"groups", strings.Join(r.Groups, ","), "held", fmt.Sprint(r.Held))
 	if len(r.OpenBriefs) > 0 {
 		rows := make([][]string, len(r.OpenBriefs))

@@ -260,10 +260,10 @@ func (g *gateway) openEntities() error {
 // and to the broker. Whoever is announced can be written to: its inbox is on
 // the broker before, where that can be reached.
 func (g *gateway) entityChanged(e store.Entity) {
-	if e.State == inbox.Launching { // nobody is told of it before it is ready
+	if e.State == store.EntityLaunching { // nobody is told of it before it is ready
 		return
 	}
-	ended := inbox.Ended(e)
+	ended := e.Ended()
 	if ended {
 		g.roster.RemoveLocal(e.GID)
 		g.status.forget(e.GID)
@@ -288,7 +288,7 @@ func (g *gateway) entityChanged(e store.Entity) {
 // The broker is only asked if they did: whoever waits for this holds up all
 // that changes an entity.
 func (g *gateway) attach(e store.Entity) error {
-	if e.State == inbox.Gone {
+	if e.State == store.EntityGone {
 		g.attached.Delete(e.GID)
 		return nil
 	}
@@ -296,7 +296,7 @@ func (g *gateway) attach(e store.Entity) error {
 	defer cancel()
 	groups, attached := g.attached.LoadOrStore(e.GID, e.Groups)
 	switch {
-	case attached && inbox.Ended(e):
+	case attached && e.Ended():
 		return nil // the inbox has it unbound
 	case attached:
 		if known, ok := groups.([]string); ok && slices.Equal(known, e.Groups) {
@@ -310,11 +310,11 @@ func (g *gateway) attach(e store.Entity) error {
 		return nil
 	}
 	prefetch := mainWindow
-	if e.Kind == inbox.Worker {
+	if e.Kind == store.Worker {
 		prefetch = workerWindow
 	}
 	err := g.fabric.Attach(fabric.Inbox{
-		GID: e.GID, Worker: e.Kind == inbox.Worker, Groups: e.Groups, Prefetch: prefetch, Ending: inbox.Ended(e),
+		GID: e.GID, Worker: e.Kind == store.Worker, Groups: e.Groups, Prefetch: prefetch, Ending: e.Ended(),
 		Handler: func(ctx context.Context, d envelope.Delivery) { g.inbox.Accept(ctx, e.GID, d) },
 		InHand:  func(msgID string) bool { return g.inbox.InHand(e.GID, msgID) },
 

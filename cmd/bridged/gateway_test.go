@@ -6,7 +6,6 @@ import (
 
 	"fleetd/fabric"
 	"fleetd/fabric/envelope"
-	"fleetd/inbox"
 	"fleetd/store"
 )
 
@@ -23,7 +22,7 @@ func TestGroupsAreSetAgainAfterAFailure(t *testing.T) {
 	}
 	g := &gateway{fabric: f}
 	for _, was := range [][]string{{"a"}, nil} {
-		e := store.Entity{GID: newID(), Kind: inbox.Worker, Groups: was}
+		e := store.Entity{GID: newID(), Kind: store.Worker, Groups: was}
 		g.attached.Store(e.GID, e.Groups)
 		if err := g.attach(e); err != nil {
 			t.Errorf("groups that are set already: %v", err)

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"fleetd/fabric/keys"
-	"fleetd/inbox"
 	"fleetd/mcp"
+	"fleetd/store"
 )
 
 // newServer joins the parts into what clients talk to.
@@ -60,7 +60,7 @@ func (h health) Ready(context.Context) (bool, []string) {
 		}
 	}
 	for _, e := range h.g.inbox.Entities() {
-		if e.Kind == inbox.Worker && !inbox.Ended(e) && e.Pane != "" && !h.g.monitor.View().Up {
+		if e.Kind == store.Worker && !e.Ended() && e.Pane != "" && !h.g.monitor.View().Up {
 			reasons = append(reasons, "herdr does not answer at "+h.g.cfg.Herdr.Socket)
 			break
 		}

@@ -8,7 +8,6 @@ import (
 
 	"fleetd/fabric"
 	"fleetd/fabric/roster"
-	"fleetd/inbox"
 )
 
 // metrics shows the counters that the parts keep; a registry of its own, so
@@ -28,7 +27,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	s := series(ch)
 	c.store(s)
 	for _, e := range c.g.inbox.Entities() {
-		if !inbox.Ended(e) {
+		if !e.Ended() {
 			s.gauge("held", "Mail that waits for its reader.", float64(c.g.inbox.Held(e.GID)), "name", e.Name)
 		}
 	}

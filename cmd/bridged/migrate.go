@@ -20,9 +20,9 @@ import (
 	"fleetd/fabric/keys"
 	"fleetd/fault"
 	"fleetd/herdr"
-	"fleetd/inbox"
 	"fleetd/mcp"
 	"fleetd/migrations"
+	"fleetd/store"
 )
 
 // migrateFlags say what is moved, and how.
@@ -220,7 +220,7 @@ func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r 
 			continue
 		}
 		byName[e.Name] = e
-		if e.Kind != inbox.Worker {
+		if e.Kind != store.Worker {
 			mains = append(mains, e)
 		} else if e.Pane != "" {
 			s.Workers[e.Pane] = person(e)
@@ -229,7 +229,7 @@ func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r 
 	}
 	for pane, name := range maps {
 		e, ok := byName[name]
-		if !ok || e.Kind != inbox.Worker {
+		if !ok || e.Kind != store.Worker {
 			return s, fault.New(fault.BadRequest, "--map %s=%s: this host has no worker %s; make it with `bridged register %s --kind worker`", pane, name, name, name)
 		}
 		s.Workers[pane] = person(e)
@@ -312,7 +312,7 @@ func chooseMain(s *migrations.Sources, cfg config.Config, to string, byName map[
 		to = cfg.MCP.DefaultMain
 	}
 	switch e, ok := byName[to]; {
-	case to != "" && (!ok || e.Kind == inbox.Worker):
+	case to != "" && (!ok || e.Kind == store.Worker):
 		s.NoMain = fmt.Sprintf("this host has no main %s to deliver to: make it with `bridged register %s --kind main`", to, to)
 	case to != "":
 		s.Main = person(e)

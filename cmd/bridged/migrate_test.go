@@ -15,6 +15,7 @@ import (
 	"fleetd/fault"
 	"fleetd/mcp"
 	"fleetd/migrations"
+	"fleetd/store"
 )
 
 // Fault: a slip on the command line is taken for something to do, or the broker
@@ -58,7 +59,7 @@ func TestMigrateAsksTheManagementAPI(t *testing.T) {
 
 // Fault: the main that gets the mail is guessed, or a worker is taken for one.
 func TestMigrateChoosesTheMain(t *testing.T) {
-	entity := func(name, kind string) mcp.RosterEntity {
+	entity := func(name string, kind store.EntityKind) mcp.RosterEntity {
 		return mcp.RosterEntity{GID: "id of " + name, Name: name, Host: "hosta", Kind: kind}
 	}
 	ann, bob, rev := entity("ann", "main"), entity("bob", "orchestrator"), entity("rev", "worker")

@@ -7,7 +7,6 @@ import (
 
 	"fleetd/fabric"
 	"fleetd/herdr"
-	"fleetd/inbox"
 	"fleetd/migrations"
 	"fleetd/wait"
 )
@@ -62,7 +61,7 @@ func (g *gateway) oldQueues(ctx context.Context) (queues map[string]migrations.Q
 // where herdr does not answer.
 func (g *gateway) panes(ctx context.Context) (ids []string, all bool) {
 	for _, e := range g.inbox.Entities() {
-		if e.Pane != "" && !inbox.Ended(e) {
+		if e.Pane != "" && !e.Ended() {
 			ids = append(ids, e.Pane)
 		}
 	}

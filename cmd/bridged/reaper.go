@@ -68,7 +68,7 @@ func newReaper(s seats, track func(context.Context, herdr.Pane, herdr.View) (her
 
 // attend does for one entity what herdr's view of its pane asks for.
 func (r *reaper) attend(ctx context.Context, e store.Entity, view herdr.View) {
-	if e.State != inbox.Live || e.Pane == "" {
+	if e.State != store.EntityLive || e.Pane == "" {
 		delete(r.missing, e.GID)
 		delete(r.said, e.GID)
 		return
@@ -83,7 +83,7 @@ func (r *reaper) attend(ctx context.Context, e store.Entity, view herdr.View) {
 		}
 		r.say(e, r.seats.Reseat(ctx, e.GID, inbox.Pane(was), inbox.Pane(at)), done, "where a pane is now could not be recorded yet")
 		return
-	case e.Kind != inbox.Worker:
+	case e.Kind != store.Worker:
 		return
 	case lost && !e.Launched:
 		r.say(e, r.seats.Unseat(ctx, e.GID, inbox.Pane(was)),

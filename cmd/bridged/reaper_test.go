@@ -23,7 +23,7 @@ import (
 // Fails if a worker is ended for a herdr that is down or was restarted, for a
 // pane that moved, or if one whose pane or agent is gone is kept.
 func TestEnded(t *testing.T) {
-	worker := store.Entity{Kind: inbox.Worker, State: inbox.Live, Pane: "w1:p1", Terminal: "term_a"}
+	worker := store.Entity{Kind: store.Worker, State: store.EntityLive, Pane: "w1:p1", Terminal: "term_a"}
 	launched := worker
 	launched.Launched = true
 	view := func(up bool, panes map[string]herdr.PaneState) herdr.View { return herdr.View{Up: up, Panes: panes} }
@@ -93,7 +93,7 @@ func TestTroubleWithAPaneIsSaidOnce(t *testing.T) {
 			f := &fakeSeats{fail: errors.New("the disk is full")}
 			track := func(context.Context, herdr.Pane, herdr.View) (herdr.Pane, bool) { return c.at, c.lost }
 			r := newReaper(f, track, hclog.New(&hclog.LoggerOptions{Output: &log}))
-			e := store.Entity{GID: "g", Kind: inbox.Worker, State: inbox.Live, Pane: "w1:p1", Terminal: "term_a"}
+			e := store.Entity{GID: "g", Kind: store.Worker, State: store.EntityLive, Pane: "w1:p1", Terminal: "term_a"}
 			for range 5 {
 				r.attend(t.Context(), e, herdr.View{Up: true})
 			}
@@ -119,7 +119,7 @@ func TestANewPaneGetsAGraceOfItsOwn(t *testing.T) {
 	f := &fakeSeats{}
 	track := func(_ context.Context, p herdr.Pane, _ herdr.View) (herdr.Pane, bool) { return p, false }
 	r := newReaper(f, track, hclog.NewNullLogger())
-	e := store.Entity{GID: "g", Kind: inbox.Worker, State: inbox.Live, Pane: "w1:p1", Terminal: "term_a"}
+	e := store.Entity{GID: "g", Kind: store.Worker, State: store.EntityLive, Pane: "w1:p1", Terminal: "term_a"}
 	view := herdr.View{Up: true, Panes: map[string]herdr.PaneState{"w1:p1": {Terminal: "term_a"}}} // no agent
 	r.attend(t.Context(), e, view)
 	m := r.missing["g"]
@@ -155,7 +155,7 @@ func TestAPaneAloneDoesNotConcernTheBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := &gateway{fabric: f, log: hclog.NewNullLogger()}
-	e := store.Entity{GID: newID(), Kind: inbox.Worker, State: inbox.Live, Pane: "w1:p1", Groups: []string{"a", "b"}}
+	e := store.Entity{GID: newID(), Kind: store.Worker, State: store.EntityLive, Pane: "w1:p1", Groups: []string{"a", "b"}}
 	g.attached.Store(e.GID, e.Groups)
 	e.Pane = "w2:p1"
 	if err := g.attach(e); err != nil { // the fabric does not know it

@@ -7,7 +7,6 @@ import (
 	"fleetd/fabric"
 	"fleetd/fabric/roster"
 	"fleetd/herdr"
-	"fleetd/inbox"
 	"fleetd/store"
 )
 
@@ -107,7 +106,7 @@ func (s *statuses) gate(gid, reason string, since time.Time) {
 func (s *statuses) look(known *status) roster.Status {
 	e, now := known.entity, &known.now
 	state, since := "online", time.Time{}
-	if e.Kind == inbox.Worker {
+	if e.Kind == store.Worker {
 		pane, found := s.view.Panes[e.Pane]
 		switch {
 		case e.Pane == "":

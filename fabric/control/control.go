@@ -61,7 +61,7 @@ type Entities interface {
 	// Discard forgets a reserved one, together with also.
 	Discard(ctx context.Context, gid string, also func(*store.Tx) error) error
 	// Find returns the kind of an entity of this host and whether it has ended.
-	Find(gid string) (kind string, ended, found bool)
+	Find(gid string) (kind store.EntityKind, ended, found bool)
 	// Stop begins the end of a worker; it is on record when Stop returns.
 	Stop(ctx context.Context, gid string) error
 	// AwaitEnd waits for the last step, and reports whether it was taken.

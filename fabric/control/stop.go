@@ -7,13 +7,12 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/fault"
+	"fleetd/store"
 	"fleetd/test/failpoint"
 )
 
 // stopWait is how long a call waits for an end.
 const stopWait = 45 * time.Second
-
-const worker = "worker"
 
 // stopping is a call that waits for the word of one host, and for nobody else's.
 type stopping struct {
@@ -29,7 +28,7 @@ func (c *Control) Stop(ctx context.Context, from, address string) (t roster.Targ
 	if err != nil {
 		return t, false, err
 	}
-	if t.Kind != worker {
+	if t.Kind != store.Worker {
 		return t, false, notAWorker(t)
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopWait)
@@ -147,7 +146,7 @@ func (c *Control) onStop(ctx context.Context, env *envelope.Envelope) error {
 	kind, ended, found := c.cfg.Entities.Find(env.SpawnID)
 	var f *Failure
 	switch {
-	case !c.cfg.Allows(env.Signer, verbStop) || found && kind != worker:
+	case !c.cfg.Allows(env.Signer, verbStop) || found && kind != store.Worker:
 		f = &Failure{Code: fault.NotAllowed}
 	case !found:
 		f = &Failure{Code: fault.UnknownRecipient}

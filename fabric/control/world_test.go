@@ -261,7 +261,7 @@ func (w *world) Resolve(address string) (roster.Target, error) {
 	if !ok {
 		return roster.Target{}, fault.New(fault.UnknownRecipient, "nobody")
 	}
-	return roster.Target{GID: address, Name: "aide", Host: host, Kind: worker, Gone: w.gone[address]}, nil
+	return roster.Target{GID: address, Name: "aide", Host: host, Kind: store.Worker, Gone: w.gone[address]}, nil
 }
 
 func (w *world) HostState(name string) string {
@@ -317,11 +317,11 @@ func (h *host) Discard(ctx context.Context, gid string, also func(*store.Tx) err
 	return h.store.Write(ctx, also)
 }
 
-func (h *host) Find(gid string) (kind string, ended, found bool) {
+func (h *host) Find(gid string) (kind store.EntityKind, ended, found bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	state, found := h.reserved[gid]
-	return worker, state == "gone", found
+	return store.Worker, state == "gone", found
 }
 
 // The panes.

@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/store"
 )
 
 // What one entity may say of itself. A trusted host that runs wild must not
@@ -25,7 +26,7 @@ const (
 type Entity struct {
 	GID          string
 	Name         string
-	Kind         string // worker, main or orchestrator
+	Kind         store.EntityKind
 	Groups       []string
 	Pane         string // for people; addresses an entity on its own host only
 	Capabilities []string
@@ -66,7 +67,7 @@ func (e Entity) check() *fault.Error {
 	switch {
 	case !envelope.ValidGID(e.GID):
 		return fault.New(fault.BadRequest, "%.80q is no global id; it should be a UUID in lower-case text", e.GID)
-	case !envelope.ValidName(e.Kind):
+	case !envelope.ValidName(string(e.Kind)):
 		return fault.New(fault.BadRequest, "%.80q is no kind of entity; it should be worker, main or orchestrator", e.Kind)
 	case len(e.Capabilities) > maxCapabilities:
 		return fault.New(fault.TooLarge, "%.80q has %d capabilities; at most %d are possible", e.Name, len(e.Capabilities), maxCapabilities)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"fleetd/store"
 	"fleetd/wait"
 )
 
@@ -21,7 +22,7 @@ type Home struct {
 	GID      string
 	Host     string
 	Name     string
-	Kind     string
+	Kind     store.EntityKind
 	Groups   []string
 	LastSign int64 // Unix ms by our clock
 	Gone     bool  // withdrawn

@@ -9,6 +9,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/store"
 )
 
 // Target is whom an address means.
@@ -16,7 +17,7 @@ type Target struct {
 	GID       string
 	Name      string
 	Host      string
-	Kind      string
+	Kind      store.EntityKind
 	Groups    []string
 	Pane      string // local targets only
 	Local     bool

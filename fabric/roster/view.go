@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"fleetd/store"
 )
 
 // HostView is one gateway as seen from here.
@@ -33,7 +35,8 @@ type EntityView struct {
 
 // Filter narrows Entities; empty fields do not.
 type Filter struct {
-	Host, Kind, Group, Status string
+	Host, Group, Status string
+	Kind                store.EntityKind
 
 	Gone bool // list withdrawn ones too, with the status "gone"
 }

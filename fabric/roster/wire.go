@@ -6,6 +6,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
+	"fleetd/store"
 )
 
 // The most that presence may carry.
@@ -53,18 +54,18 @@ type solicitBody struct {
 
 // entityBody is an entity on the wire; times are Unix milliseconds.
 type entityBody struct {
-	GID           string   `json:"gid"`
-	Name          string   `json:"name"`
-	Kind          string   `json:"kind"`
-	Groups        []string `json:"groups,omitempty"`
-	Gone          bool     `json:"gone,omitempty"`
-	Pane          string   `json:"pane,omitempty"`
-	Capabilities  []string `json:"capabilities,omitempty"`
-	State         string   `json:"status,omitempty"`
-	Since         int64    `json:"since,omitempty"`
-	Progress      int64    `json:"progress,omitempty"`
-	Refusing      string   `json:"refusing,omitempty"`
-	RefusingSince int64    `json:"refusing_since,omitempty"`
+	GID           string           `json:"gid"`
+	Name          string           `json:"name"`
+	Kind          store.EntityKind `json:"kind"`
+	Groups        []string         `json:"groups,omitempty"`
+	Gone          bool             `json:"gone,omitempty"`
+	Pane          string           `json:"pane,omitempty"`
+	Capabilities  []string         `json:"capabilities,omitempty"`
+	State         string           `json:"status,omitempty"`
+	Since         int64            `json:"since,omitempty"`
+	Progress      int64            `json:"progress,omitempty"`
+	Refusing      string           `json:"refusing,omitempty"`
+	RefusingSince int64            `json:"refusing_since,omitempty"`
 }
 
 func (r *record) body() entityBody {

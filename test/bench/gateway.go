@@ -171,11 +171,11 @@ func (g *gateway) onPresence(env *envelope.Envelope) error {
 func (g *gateway) changed(e store.Entity) {
 	_ = g.roster.SetLocal(roster.Entity{GID: e.GID, Name: e.Name, Kind: e.Kind, Pane: e.Pane})
 	prefetch := mainWindow
-	if e.Kind == inbox.Worker {
+	if e.Kind == store.Worker {
 		prefetch = workerWindow
 	}
 	_ = g.fabric.Attach(fabric.Inbox{
-		GID: e.GID, Worker: e.Kind == inbox.Worker, Prefetch: prefetch,
+		GID: e.GID, Worker: e.Kind == store.Worker, Prefetch: prefetch,
 		Handler: func(ctx context.Context, d envelope.Delivery) {
 			g.trip.mark(&g.trip.arrived)
 			g.inbox.Accept(ctx, e.GID, d)

@@ -160,8 +160,8 @@ func newYear(ctx context.Context, dir string) (*year, error) {
 	}
 	y.actor(y.outbox.Run)
 	y.actor(y.inbox.Run)
-	if y.lead, _, _, err = y.inbox.Register(ctx, inbox.Registration{Name: "lead", Kind: inbox.Main}); err == nil {
-		y.worker, _, _, err = y.inbox.Register(ctx, inbox.Registration{Name: "worker", Kind: inbox.Worker, Pane: "w1:p1"})
+	if y.lead, _, _, err = y.inbox.Register(ctx, inbox.Registration{Name: "lead", Kind: store.Main}); err == nil {
+		y.worker, _, _, err = y.inbox.Register(ctx, inbox.Registration{Name: "worker", Kind: store.Worker, Pane: "w1:p1"})
 	}
 	if err != nil {
 		return nil, errors.Join(err, y.close())

@@ -13,6 +13,7 @@ import (
 	"fleetd/fabric/envelope"
 	"fleetd/inbox"
 	"fleetd/outbox"
+	"fleetd/store"
 )
 
 // agentCount is how many panes there are to type into.
@@ -76,11 +77,11 @@ func newPair(ctx context.Context, h *host, name string, agents int) (p *pair, er
 
 // populate registers everyone and waits until they see each other.
 func (p *pair) populate(ctx context.Context) error {
-	lead, _, _, err := p.a.inbox.Register(ctx, inbox.Registration{Name: "lead", Kind: inbox.Main})
+	lead, _, _, err := p.a.inbox.Register(ctx, inbox.Registration{Name: "lead", Kind: store.Main})
 	if err != nil {
 		return err
 	}
-	boss, _, _, err := p.b.inbox.Register(ctx, inbox.Registration{Name: "boss", Kind: inbox.Main})
+	boss, _, _, err := p.b.inbox.Register(ctx, inbox.Registration{Name: "boss", Kind: store.Main})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
+	"fleetd/store"
 )
 
 const (
@@ -124,7 +125,7 @@ func (c *chorus) join(host string, agents int) (*member, error) {
 		gid := newID()
 		m.gids = append(m.gids, gid)
 		err := m.SetLocal(roster.Entity{
-			GID: gid, Name: fmt.Sprintf("agent%d", i), Kind: "worker", Pane: fmt.Sprintf("w1:p%d", i),
+			GID: gid, Name: fmt.Sprintf("agent%d", i), Kind: store.Worker, Pane: fmt.Sprintf("w1:p%d", i),
 			Status: roster.Status{State: "idle", Since: c.time()},
 		})
 		if err != nil {

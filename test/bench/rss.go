@@ -115,7 +115,7 @@ func (h *host) remoteRSS(ctx context.Context, binary string) error {
 		return err
 	}
 	defer sender.close()
-	worker, _, _, err := sender.inbox.Register(ctx, inbox.Registration{Name: "worker", Kind: inbox.Worker})
+	worker, _, _, err := sender.inbox.Register(ctx, inbox.Registration{Name: "worker", Kind: store.Worker})
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (q queued) fill(ctx context.Context, binary string, sender *gateway, from s
 		return err
 	}
 	defer d.stop()
-	r, err := (&api.Client{Socket: q.socket()}).Register(ctx, mcp.RegisterArgs{Name: "reader", Kind: inbox.Main})
+	r, err := (&api.Client{Socket: q.socket()}).Register(ctx, mcp.RegisterArgs{Name: "reader", Kind: store.Main})
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func fillHeld(ctx context.Context, st *store.Store, n int) error {
 	gid, worker := newID(), newID()
 	for done := 0; done < n; done += perTx {
 		err := st.Write(ctx, func(tx *store.Tx) error {
-			err := tx.PutEntity(store.Entity{GID: gid, Kind: inbox.Main, Name: "reader", State: inbox.Live, CreatedAt: now.UnixMilli()})
+			err := tx.PutEntity(store.Entity{GID: gid, Kind: store.Main, Name: "reader", State: store.EntityLive, CreatedAt: now.UnixMilli()})
 			for range perTx {
 				if err != nil {
 					return err

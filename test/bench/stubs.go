@@ -8,6 +8,7 @@ import (
 	"fleetd/fabric/roster"
 	"fleetd/fault"
 	"fleetd/inbox"
+	"fleetd/store"
 )
 
 // What surrounds the gateway where only its store is measured.
@@ -19,11 +20,11 @@ func (k known) Resolve(address string) (roster.Target, error) {
 	t := roster.Target{GID: address, Host: "hosta", Local: true, HostState: roster.Online}
 	switch address {
 	case k.y.lead.GID:
-		t.Name, t.Kind = "lead", inbox.Main
+		t.Name, t.Kind = "lead", store.Main
 	case k.y.worker.GID:
-		t.Name, t.Kind = "worker", inbox.Worker
+		t.Name, t.Kind = "worker", store.Worker
 	case k.y.far:
-		t.Name, t.Kind, t.Host, t.Local = "far", inbox.Main, otherHost, false
+		t.Name, t.Kind, t.Host, t.Local = "far", store.Main, otherHost, false
 	default:
 		return roster.Target{}, fault.New(fault.UnknownRecipient, "nobody is known as %s", address)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"fleetd/inbox"
 	"fleetd/outbox"
+	"fleetd/store"
 )
 
 const (
@@ -145,7 +146,7 @@ func (p *pair) bareMail(ctx context.Context, inFlight, n int) (float64, error) {
 
 func (p *pair) mail(ctx context.Context, inFlight, n int) (rate float64, left int, err error) {
 	name := fmt.Sprintf("reader%d", time.Now().UnixNano())
-	to, _, _, err := p.b.inbox.Register(ctx, inbox.Registration{Name: name, Kind: inbox.Main})
+	to, _, _, err := p.b.inbox.Register(ctx, inbox.Registration{Name: name, Kind: store.Main})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"fleetd/herdr"
 	"fleetd/inbox"
+	"fleetd/store"
 	"fleetd/test/herdrsim"
 )
 
@@ -161,7 +162,7 @@ func (a *agents) asWorkers(ctx context.Context, g *gateway) ([]string, error) {
 	var names []string
 	for i, p := range a.panes {
 		name := fmt.Sprintf("worker%d", i)
-		if _, _, _, err := g.inbox.Register(ctx, inbox.Registration{Name: name, Kind: inbox.Worker, Pane: p.ID}); err != nil {
+		if _, _, _, err := g.inbox.Register(ctx, inbox.Registration{Name: name, Kind: store.Worker, Pane: p.ID}); err != nil {
 			return nil, err
 		}
 		names = append(names, name+"@"+g.host)

@@ -258,7 +258,7 @@ func (w *world) entities(tx *store.Tx, s *site, seen map[string][]string, h *his
 	}
 	for _, e := range all {
 		if e.Launched {
-			h.Entities = append(h.Entities, history.Entity{Host: s.host.Name, GID: e.GID, State: e.State, Seen: seen[e.GID]})
+			h.Entities = append(h.Entities, history.Entity{Host: s.host.Name, GID: e.GID, State: string(e.State), Seen: seen[e.GID]})
 		}
 	}
 	spawns, err := tx.Spawns()

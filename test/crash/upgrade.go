@@ -15,6 +15,7 @@ import (
 
 	"fleetd/mcp"
 	"fleetd/migrations"
+	"fleetd/store"
 	"fleetd/test/crash/history"
 	"fleetd/test/failpoint"
 	"fleetd/test/rabbit"
@@ -35,7 +36,7 @@ func (w *world) archive(ctx context.Context) (err error) {
 	if w.heir, err = w.addMain(ctx, w.a, newMain, false); err != nil {
 		return err
 	}
-	_, err = w.a.host.Register(ctx, mcp.RegisterArgs{Name: oldWorker, Kind: "worker"})
+	_, err = w.a.host.Register(ctx, mcp.RegisterArgs{Name: oldWorker, Kind: store.Worker})
 	return err
 }
 

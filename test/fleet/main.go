@@ -11,6 +11,7 @@ import (
 
 	"fleetd/fault"
 	"fleetd/mcp"
+	"fleetd/store"
 )
 
 // Main is a main session: a real MCP client over HTTP with a token.
@@ -26,15 +27,15 @@ type Main struct {
 
 // AddMain registers a main and connects its client.
 func (h *Host) AddMain(ctx context.Context, name string) (*Main, error) {
-	return h.addClient(ctx, name, "main")
+	return h.addClient(ctx, name, store.Main)
 }
 
 // AddOrchestrator does the same for an orchestrator.
 func (h *Host) AddOrchestrator(ctx context.Context, name string) (*Main, error) {
-	return h.addClient(ctx, name, "orchestrator")
+	return h.addClient(ctx, name, store.Orchestrator)
 }
 
-func (h *Host) addClient(ctx context.Context, name, kind string) (*Main, error) {
+func (h *Host) addClient(ctx context.Context, name string, kind store.EntityKind) (*Main, error) {
 	r, err := h.Register(ctx, mcp.RegisterArgs{Name: name, Kind: kind})
 	if err != nil {
 		return nil, err

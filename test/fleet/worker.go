@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fleetd/mcp"
+	"fleetd/store"
 	"fleetd/test/agent"
 	"fleetd/test/herdrsim"
 )
@@ -23,7 +24,7 @@ type Worker struct {
 	Pane  string
 	Host  *Host
 
-	kind string
+	kind store.EntityKind
 	argv []string
 	env  map[string]string
 }
@@ -32,11 +33,11 @@ type Worker struct {
 // identity in the environment, and binds the two. flags are those of the
 // agent program.
 func (h *Host) AddWorker(ctx context.Context, name string, flags ...string) (*Worker, error) {
-	r, err := h.Register(ctx, mcp.RegisterArgs{Name: name, Kind: "worker"})
+	r, err := h.Register(ctx, mcp.RegisterArgs{Name: name, Kind: store.Worker})
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{Name: name, GID: r.GID, Token: r.Token, Host: h, kind: "worker"}
+	w := &Worker{Name: name, GID: r.GID, Token: r.Token, Host: h, kind: store.Worker}
 	w.argv = append([]string{h.fleet.agent, "--log", w.logPath(), "--control", w.controlPath()}, flags...)
 	w.env = map[string]string{"BRIDGED_URL": r.URL, "BRIDGED_TOKEN": r.Token}
 	return w, w.Reopen(ctx)
@@ -63,7 +64,7 @@ func (w *Worker) Reopen(ctx context.Context) error {
 // Seat starts a scripted agent in a pane as the client of main m, and binds the
 // pane to it.
 func (h *Host) Seat(ctx context.Context, m *Main, flags ...string) (*Worker, error) {
-	w := &Worker{Name: m.Name, GID: m.GID, Token: m.Token, Host: h, kind: "main"}
+	w := &Worker{Name: m.Name, GID: m.GID, Token: m.Token, Host: h, kind: store.Main}
 	w.argv = append([]string{h.fleet.agent, "--log", w.logPath(), "--control", w.controlPath()}, flags...)
 	w.env = map[string]string{"BRIDGED_URL": m.URL, "BRIDGED_TOKEN": m.Token}
 	return w, w.Reopen(ctx)

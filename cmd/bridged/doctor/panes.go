@@ -7,8 +7,8 @@ import (
 
 	"fleetd/fabric"
 	"fleetd/herdr"
-	"fleetd/inbox"
 	"fleetd/mcp"
+	"fleetd/store"
 )
 
 // cures are for what the roster says of an entity that gets no mail.
@@ -40,7 +40,7 @@ func (p Patient) entities(ctx context.Context, r *report, host string) (panes bo
 		if e.Name == name {
 			name = ""
 		}
-		if e.Kind == inbox.Worker {
+		if e.Kind == store.Worker {
 			workers++
 			panes = panes || e.Pane != ""
 		}
