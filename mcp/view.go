@@ -30,7 +30,7 @@ func (c *Conversation) Roster(ctx context.Context, a RosterArgs) (RosterResult, 
 		}
 		r.Hosts = append(r.Hosts, rosterHost(h))
 	}
-	for _, e := range c.Fleet.Entities(roster.Filter{Host: a.Host, Kind: a.Kind, Group: a.Group, Status: a.Status}) {
+	for _, e := range c.Fleet.Entities(roster.Filter{Host: a.Host, Kind: a.Kind, Group: a.Group, Status: roster.State(a.Status)}) {
 		r.Entities = append(r.Entities, rosterEntity(e))
 	}
 	return r, nil
@@ -55,7 +55,7 @@ func rosterHost(h roster.HostView) RosterHost {
 func rosterEntity(e roster.EntityView) RosterEntity {
 	out := RosterEntity{
 		GID: e.GID, Name: e.Name, Host: e.Host, Kind: e.Kind, Groups: e.Groups, Pane: e.Pane,
-		Status: e.Status.State, Since: stamp(e.Status.Since), Progress: stamp(e.Status.Progress),
+		Status: string(e.Status.State), Since: stamp(e.Status.Since), Progress: stamp(e.Status.Progress),
 	}
 	if e.Status.Refusing != "" {
 		out.Refusing = e.Status.Refusing

@@ -97,14 +97,14 @@ func (o *Outbox) pick(from, group string) (roster.Target, error) {
 // busyness orders what a worker is doing; able is false if it takes nothing.
 func busyness(e roster.EntityView) (busy int, able bool) {
 	switch e.Status.State {
-	case "no pane", "pane changed", "herdr down", "contested":
+	case roster.NoPane, roster.PaneChanged, roster.HerdrDown, roster.Contested:
 		return 0, false
-	case "idle", "done":
+	case roster.Idle, roster.Done:
 		if e.Status.Refusing == "" {
 			return 0, true
 		}
 		return 2, true
-	case "working":
+	case roster.Working:
 		return 1, true
 	}
 	return 2, true

@@ -328,7 +328,7 @@ func TestACopyThatMayNeverHaveLeftIsInDoubt(t *testing.T) {
 // the sender, or the same one again and again.
 func TestAnyPicksWhoIsFree(t *testing.T) {
 	w := newCrew(t)
-	w.dir.doing = map[string]string{aide: "working", coder: "idle", critic: "idle"}
+	w.dir.doing = map[string]roster.State{aide: "working", coder: "idle", critic: "idle"}
 	picks := func() string {
 		t.Helper()
 		got, err := w.out.pick(boss, "crew")
@@ -362,7 +362,7 @@ func TestAnyPicksWhoIsFree(t *testing.T) {
 // Fault: a repeated call under its key means another member than the first.
 func TestAnyUnderAKeyMeansTheSameMember(t *testing.T) {
 	w := newCrew(t)
-	w.dir.doing = map[string]string{coder: "idle", critic: "idle"}
+	w.dir.doing = map[string]roster.State{coder: "idle", critic: "idle"}
 	delete(w.dir.who, "aide")
 	delete(w.dir.who, aide)
 	first := w.sent(Request{To: "any:crew", Key: "k"})

@@ -290,7 +290,7 @@ func (l *fakeLocal) notices(msgID string) []string {
 type fakeDirectory struct {
 	mu    sync.Mutex
 	who   map[string]roster.Target
-	doing map[string]string // status by gid
+	doing map[string]roster.State // status by gid
 	stale bool
 	hosts []roster.HostView
 }

@@ -21,7 +21,7 @@ type statuses struct {
 
 type status struct {
 	entity  store.Entity
-	trouble string // what keeps its inbox from being attached
+	trouble roster.State // what keeps its inbox from being attached
 	now     roster.Status
 }
 
@@ -45,9 +45,12 @@ func (s *statuses) follow(e store.Entity) {
 
 // inbox takes whether the entity's inbox is ours.
 func (s *statuses) inbox(gid string, state fabric.InboxStatus) {
-	trouble := ""
-	if state == fabric.InboxContested || state == fabric.InboxMismatched {
-		trouble = string(state)
+	var trouble roster.State
+	switch state {
+	case fabric.InboxContested:
+		trouble = roster.Contested
+	case fabric.InboxMismatched:
+		trouble = roster.Mismatched
 	}
 	s.mu.Lock()
 	known := s.known[gid]
@@ -105,18 +108,18 @@ func (s *statuses) gate(gid, reason string, since time.Time) {
 // look derives the state of one entity; mu is held.
 func (s *statuses) look(known *status) roster.Status {
 	e, now := known.entity, &known.now
-	state, since := "online", time.Time{}
+	state, since := roster.Reachable, time.Time{}
 	if e.Kind == store.Worker {
 		pane, found := s.view.Panes[e.Pane]
 		switch {
 		case e.Pane == "":
-			state = "no pane"
+			state = roster.NoPane
 		case !s.view.Up:
-			state = "herdr down"
+			state = roster.HerdrDown
 		case !found || pane.Terminal != e.Terminal:
-			state = "pane changed"
+			state = roster.PaneChanged
 		default:
-			state, since = pane.Status, pane.Since
+			state, since = roster.State(pane.Status), pane.Since
 		}
 	}
 	if known.trouble != "" {

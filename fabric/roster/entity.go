@@ -33,10 +33,33 @@ type Entity struct {
 	Status       Status
 }
 
+// State is what an entity is doing, in one word: one of these, or a host's
+// state (Unknown, Offline) where that is not online.
+type State string
+
+// The states that an entity is announced with. Other hosts may have more.
+const (
+	Reachable State = Online // a main, or an orchestrator
+
+	// What herdr says of the agent in the pane of a worker.
+	Idle    State = "idle"
+	Done    State = "done" // as idle, but nobody has looked at it yet
+	Working State = "working"
+
+	// It gets nothing meanwhile.
+	NoPane      State = "no pane" // none is registered yet
+	PaneChanged State = "pane changed"
+	HerdrDown   State = "herdr down"
+	Contested   State = "contested"  // another program consumes its inbox
+	Mismatched  State = "mismatched" // its inbox is on the broker with other arguments
+
+	Withdrawn State = "gone"
+)
+
 // Status is what an entity is doing. Times are by the clock of its own host;
 // a zero one is unknown.
 type Status struct {
-	State         string // idle, working, blocked, contested …
+	State         State
 	Since         time.Time
 	Progress      time.Time // last sign of progress
 	Refusing      string    // why its gate stays closed
@@ -57,7 +80,7 @@ func (e Entity) tidy() Entity {
 	e.Groups = slices.Compact(slices.Sorted(slices.Values(e.Groups)))
 	e.Capabilities = slices.Compact(slices.Sorted(slices.Values(e.Capabilities)))
 	e.Pane = printable(e.Pane, maxWord)
-	e.Status.State = printable(e.Status.State, maxWord)
+	e.Status.State = State(printable(string(e.Status.State), maxWord))
 	e.Status.Refusing = printable(e.Status.Refusing, maxReason)
 	return e
 }

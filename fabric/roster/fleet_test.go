@@ -214,7 +214,7 @@ func (m *member) wall() time.Time {
 func (m *member) sees(host string) string {
 	var seen []string
 	for _, e := range m.Entities(Filter{Host: host, Gone: true}) {
-		seen = append(seen, e.Name+":"+e.Status.State)
+		seen = append(seen, e.Name+":"+string(e.Status.State))
 	}
 	return strings.Join(seen, " ")
 }

@@ -146,7 +146,7 @@ func TestHostileHostIsBounded(t *testing.T) {
 		next := func() stamp { seq++; return stamp{1, seq} }
 		long := entityBody{
 			GID: gid(0), Name: "long", Kind: "worker", Pane: string(make([]byte, 1000)),
-			State: "\x1b[2J" + string(make([]byte, 1000)), Refusing: string(make([]byte, 1000)),
+			State: State("\x1b[2J" + string(make([]byte, 1000))), Refusing: string(make([]byte, 1000)),
 		}
 		f.say("hostx", gid(0), announceBody{next(), long})
 		e := a.Entities(Filter{Host: "hostx"})[0]

@@ -87,7 +87,7 @@ func TestFlappingStatusIsGathered(t *testing.T) {
 		a, b := f.join("hosta", worker(1, "builder")), f.join("hostb")
 		from := f.mark()
 		for i := range 1000 {
-			a.SetStatus(gid(1), Status{State: []string{"idle", "working"}[i%2]})
+			a.SetStatus(gid(1), Status{State: []State{Idle, Working}[i%2]})
 			pass(time.Millisecond)
 		}
 		pass(coalesce)

@@ -35,10 +35,11 @@ type EntityView struct {
 
 // Filter narrows Entities; empty fields do not.
 type Filter struct {
-	Host, Group, Status string
-	Kind                store.EntityKind
+	Host, Group string
+	Kind        store.EntityKind
+	Status      State
 
-	Gone bool // list withdrawn ones too, with the status "gone"
+	Gone bool // list withdrawn ones too, as Withdrawn
 }
 
 // Hosts lists the hosts that were heard in the last 8 days, or of whose
@@ -115,10 +116,8 @@ func (r *Roster) Entities(f Filter) []EntityView {
 	return views
 }
 
-const goneState = "gone"
-
 func (f Filter) admits(v EntityView) bool {
-	return (!v.Gone || f.Gone || f.Status == goneState) &&
+	return (!v.Gone || f.Gone || f.Status == Withdrawn) &&
 		(f.Kind == "" || f.Kind == v.Kind) &&
 		(f.Group == "" || slices.Contains(v.Groups, f.Group)) &&
 		(f.Status == "" || f.Status == v.Status.State)
@@ -136,9 +135,9 @@ func (e *resident) view(host, state string, local bool) EntityView {
 	v.Groups, v.Capabilities = slices.Clone(e.Groups), slices.Clone(e.Capabilities)
 	switch {
 	case e.gone:
-		v.Status.State = goneState
+		v.Status.State = Withdrawn
 	case state != Online:
-		v.Status.State = state
+		v.Status.State = State(state)
 	}
 	return v
 }

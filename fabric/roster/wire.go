@@ -61,7 +61,7 @@ type entityBody struct {
 	Gone          bool             `json:"gone,omitempty"`
 	Pane          string           `json:"pane,omitempty"`
 	Capabilities  []string         `json:"capabilities,omitempty"`
-	State         string           `json:"status,omitempty"`
+	State         State            `json:"status,omitempty"`
 	Since         int64            `json:"since,omitempty"`
 	Progress      int64            `json:"progress,omitempty"`
 	Refusing      string           `json:"refusing,omitempty"`

@@ -187,7 +187,7 @@ func (g *gateway) changed(e store.Entity) {
 func (g *gateway) seen(v herdr.View) {
 	for _, e := range g.inbox.Entities() {
 		if p, ok := v.Panes[e.Pane]; ok {
-			g.roster.SetStatus(e.GID, roster.Status{State: p.Status, Since: p.Since, Progress: p.Since})
+			g.roster.SetStatus(e.GID, roster.Status{State: roster.State(p.Status), Since: p.Since, Progress: p.Since})
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"fleetd/fabric"
+	"fleetd/fabric/roster"
 	"fleetd/herdr"
 	"fleetd/mcp"
 	"fleetd/store"
@@ -13,10 +13,10 @@ import (
 
 // cures are for what the roster says of an entity that gets no mail.
 var cures = map[string]string{
-	string(fabric.InboxContested):  "another program consumes its inbox on the broker: stop it, a copy of this data_dir perhaps",
-	string(fabric.InboxMismatched): "its inbox is on the broker with other arguments: delete that queue once it is empty (docs/upgrade.md)",
-	"no pane":                      "once its agent runs: bridged register NAME --kind worker --pane PANE (in the pane: $HERDR_PANE_ID)",
-	"pane changed":                 "another terminal or agent is in its pane: bridged register NAME --kind worker --pane PANE",
+	string(roster.Contested):   "another program consumes its inbox on the broker: stop it, a copy of this data_dir perhaps",
+	string(roster.Mismatched):  "its inbox is on the broker with other arguments: delete that queue once it is empty (docs/upgrade.md)",
+	string(roster.NoPane):      "once its agent runs: bridged register NAME --kind worker --pane PANE (in the pane: $HERDR_PANE_ID)",
+	string(roster.PaneChanged): "another terminal or agent is in its pane: bridged register NAME --kind worker --pane PANE",
 
 	herdr.Blocked:  "answer the dialog in its pane, or log the agent in",
 	herdr.Draft:    "send or clear the text in its composer",
@@ -55,7 +55,7 @@ func (p Patient) entities(ctx context.Context, r *report, host string) (panes bo
 		if e.Refusing != "" {
 			what = e.Refusing
 		}
-		if why == string(fabric.InboxContested) || why == string(fabric.InboxMismatched) {
+		if why == string(roster.Contested) || why == string(roster.Mismatched) {
 			level = Fail
 		}
 		r.add(level, "agents", fmt.Sprintf("mail for %s would wait: %s", e.Name, what), strings.ReplaceAll(cures[why], "NAME", e.Name))
