@@ -8,28 +8,13 @@ import (
 	"sync"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/wait"
 )
 
-// Why a gate is closed: the reasons that Hooks.Closed gets. HERDR_DOWN is
-// fault.HerdrDown.
-const (
-	Busy        = "BUSY"         // a turn is running, or another text goes in
-	Blocked     = "BLOCKED"      // a dialog or a login is open: a person must act
-	Draft       = "DRAFT"        // somebody's text is in the composer
-	Unsent      = "UNSENT"       // a text of ours is, whose Enter was lost: a person must send or clear it
-	NotReady    = "NOT_READY"    // no idle composer to be seen
-	Settling    = "SETTLING"     // idle, but not for long enough; opens by itself soon
-	PaneChanged = "PANE_CHANGED" // another terminal or agent than the pinned one
-	Unfit       = "HERDR_UNFIT"  // a herdr too old to inject through
-
-	herdrDown = string(fault.HerdrDown)
-)
-
-// AgentGone is the reason of Gone when the pane is still there and only its
-// shell is left; of a closed pane it is fault.PaneGone.
-const AgentGone = "AGENT_GONE"
+// herdrDown closes every gate.
+const herdrDown = envelope.Reason(fault.HerdrDown)
 
 // minProtocol is herdr 0.7.5, the first with agent.send_keys as used here
 // (herdr socket reference §9.1).
@@ -39,15 +24,15 @@ const minProtocol = 17
 type verdict struct {
 	open   bool
 	gone   bool
-	reason string
+	reason envelope.Reason
 	err    error
 	after  time.Duration // when to look again; 0: as the reason asks
 	status bool          // closed by the agent's status, whose change the monitor sees
 }
 
-func closed(reason string, err error) verdict { return verdict{reason: reason, err: err} }
+func closed(reason envelope.Reason, err error) verdict { return verdict{reason: reason, err: err} }
 
-func closedf(reason, format string, args ...any) verdict {
+func closedf(reason envelope.Reason, format string, args ...any) verdict {
 	return verdict{reason: reason, err: fmt.Errorf(format, args...)}
 }
 
@@ -59,7 +44,7 @@ type gate struct {
 	pane  Pane
 	seat  *seat
 	hooks Hooks
-	last  string // reason told last
+	last  envelope.Reason // reason told last
 
 	agent  AgentInfo // as last seen open
 	screen string    // likewise
@@ -94,7 +79,7 @@ func (g *gate) wait(ctx context.Context) (out Outcome, ok bool) {
 	}
 }
 
-func (g *gate) tell(reason string) {
+func (g *gate) tell(reason envelope.Reason) {
 	if reason == g.last {
 		return
 	}
@@ -114,14 +99,14 @@ func (g *gate) expiry() Outcome {
 	if reason == "" {
 		reason = "no look"
 	}
-	return Outcome{Result: NotSent, Reason: string(fault.Expired), Err: fault.Wrap(g.why, fault.Expired,
+	return Outcome{Result: NotSent, Reason: envelope.Reason(fault.Expired), Err: fault.Wrap(g.why, fault.Expired,
 		"the message expired before it could go into pane %s (%s)", g.pane.ID, reason)}
 }
 
 func (g *gate) stopped(ctx context.Context) Outcome {
 	reason := g.last
 	if reason == "" {
-		reason = Settling
+		reason = envelope.Settling
 	}
 	return Outcome{Result: NotSent, Reason: reason, Err: context.Cause(ctx)}
 }
@@ -172,7 +157,7 @@ func (g *gate) look(ctx context.Context) verdict {
 		return g.trouble(err)
 	}
 	if why := pong.Unfit(); why != "" {
-		return closedf(Unfit, "%s", why)
+		return closedf(envelope.Unfit, "%s", why)
 	}
 	a, v := g.occupant(ctx)
 	if v.reason != "" {
@@ -196,7 +181,7 @@ func (g *gate) look(ctx context.Context) verdict {
 		return v
 	}
 	if b.StateChangeSeq != a.StateChangeSeq {
-		return closedf(Settling, "the agent's state moved while its screen was read")
+		return closedf(envelope.Settling, "the agent's state moved while its screen was read")
 	}
 	g.agent = b
 	return verdict{open: true}
@@ -214,11 +199,11 @@ func (g *gate) occupant(ctx context.Context) (AgentInfo, verdict) {
 	g.seat.misses = 0
 	switch {
 	case a.TerminalID != g.pane.Terminal:
-		return a, closedf(PaneChanged, "pane %s has another terminal than the one registered; register it again", g.pane.ID)
+		return a, closedf(envelope.PaneChanged, "pane %s has another terminal than the one registered; register it again", g.pane.ID)
 	case a.Agent == "" || a.LaunchPending:
-		return a, verdict{reason: NotReady, err: errors.New("the agent is starting"), status: true}
+		return a, verdict{reason: envelope.NotReady, err: errors.New("the agent is starting"), status: true}
 	case a.Agent != g.pane.Kind:
-		return a, closedf(PaneChanged, "pane %s holds %s, registered is %s; register it again", g.pane.ID, a.Agent, g.pane.Kind)
+		return a, closedf(envelope.PaneChanged, "pane %s holds %s, registered is %s; register it again", g.pane.ID, a.Agent, g.pane.Kind)
 	}
 	g.seat.meet(a, g.in.now())
 	return a, verdict{}
@@ -230,21 +215,21 @@ func (g *gate) absent(ctx context.Context) verdict {
 	p, err := g.in.Client.PaneGet(ctx, g.pane.ID)
 	switch {
 	case hasCode(err, "pane_not_found"):
-		return verdict{gone: true, reason: string(fault.PaneGone), err: fault.Wrap(err, fault.PaneGone, "pane %s is closed", g.pane.ID)}
+		return verdict{gone: true, reason: envelope.Reason(fault.PaneGone), err: fault.Wrap(err, fault.PaneGone, "pane %s is closed", g.pane.ID)}
 	case err != nil:
 		return g.trouble(err)
 	case p.TerminalID != g.pane.Terminal:
-		return closedf(PaneChanged, "pane %s has another terminal than the one registered; register it again", g.pane.ID)
+		return closedf(envelope.PaneChanged, "pane %s has another terminal than the one registered; register it again", g.pane.ID)
 	case p.PaneID != g.pane.ID:
 		g.pane.ID = p.PaneID // agent.* refuses the old id of a moved pane
-		return closedf(NotReady, "the pane moved to %s", p.PaneID)
+		return closedf(envelope.NotReady, "the pane moved to %s", p.PaneID)
 	case p.Agent != "":
-		return closedf(NotReady, "herdr lists %s in the pane but cannot reach it", p.Agent)
+		return closedf(envelope.NotReady, "herdr lists %s in the pane but cannot reach it", p.Agent)
 	}
 	if g.seat.misses++; g.seat.misses < missesToGo {
-		return closedf(NotReady, "herdr sees no agent in the pane")
+		return closedf(envelope.NotReady, "herdr sees no agent in the pane")
 	}
-	return verdict{gone: true, reason: AgentGone, err: fault.New(fault.PaneGone, "the agent in pane %s ended; only its shell is there", g.pane.ID)}
+	return verdict{gone: true, reason: envelope.AgentGone, err: fault.New(fault.PaneGone, "the agent in pane %s ended; only its shell is there", g.pane.ID)}
 }
 
 // status is step 4.
@@ -253,11 +238,11 @@ func (g *gate) status(a AgentInfo) verdict {
 	case StatusIdle, StatusDone:
 		return verdict{}
 	case StatusBlocked:
-		return verdict{reason: Blocked, err: errors.New("the agent waits for an answer to a dialog"), status: true}
+		return verdict{reason: envelope.Blocked, err: errors.New("the agent waits for an answer to a dialog"), status: true}
 	case StatusWorking:
-		return verdict{reason: Busy, err: errors.New("the agent is working"), status: true}
+		return verdict{reason: envelope.Busy, err: errors.New("the agent is working"), status: true}
 	}
-	return verdict{reason: NotReady, err: errors.New("herdr does not know the agent's state"), status: true}
+	return verdict{reason: envelope.NotReady, err: errors.New("herdr does not know the agent's state"), status: true}
 }
 
 // stable is step 5: no transition lately, and not the idle that an older herdr
@@ -279,7 +264,7 @@ func (g *gate) stable(a AgentInfo, pong Pong) verdict {
 		left = max(left, t.FirstSight-now.Sub(first))
 	}
 	if left > 0 {
-		return verdict{reason: Settling, err: errors.New("the agent is idle, but not for long enough"), after: left}
+		return verdict{reason: envelope.Settling, err: errors.New("the agent is idle, but not for long enough"), after: left}
 	}
 	return verdict{}
 }
@@ -301,7 +286,7 @@ func (g *gate) settled(ctx context.Context) verdict {
 		return first
 	}
 	if err := wait.Pause(ctx, g.in.Timing.Look); err != nil {
-		return closed(Settling, err)
+		return closed(envelope.Settling, err)
 	}
 	if v := g.composer(ctx); v.reason != "" {
 		return v
@@ -311,7 +296,7 @@ func (g *gate) settled(ctx context.Context) verdict {
 		g.seat.composer = now
 	}
 	if left := min(g.kind.Settle, g.in.Timing.Settle) - now.Sub(g.seat.composer); left > 0 {
-		return verdict{reason: Settling, err: errors.New("the composer was only just drawn"), after: left}
+		return verdict{reason: envelope.Settling, err: errors.New("the composer was only just drawn"), after: left}
 	}
 	return verdict{}
 }
@@ -327,13 +312,13 @@ func (g *gate) explained(ctx context.Context) verdict {
 	case e.ScreenSkipped:
 		return verdict{}
 	case e.VisibleBlocker || e.State == StatusBlocked:
-		return closedf(Blocked, "herdr sees a dialog")
+		return closedf(envelope.Blocked, "herdr sees a dialog")
 	case e.VisibleWorking || e.State == StatusWorking:
-		return closedf(Busy, "herdr sees a running turn")
+		return closedf(envelope.Busy, "herdr sees a running turn")
 	case e.SkipStateUpdate:
-		return closedf(NotReady, "a view covers the agent's composer")
+		return closedf(envelope.NotReady, "a view covers the agent's composer")
 	case e.State != StatusIdle:
-		return closedf(NotReady, "herdr's screen rules say %s", strconv.Quote(e.State))
+		return closedf(envelope.NotReady, "herdr's screen rules say %s", strconv.Quote(e.State))
 	}
 	return verdict{}
 }
@@ -355,9 +340,9 @@ func (g *gate) composer(ctx context.Context) verdict {
 		}
 		if g.kind.draft(s, dim) {
 			if framed(s.composer.Text) {
-				return closedf(Unsent, "the composer holds a message whose sender was told that it is in doubt")
+				return closedf(envelope.Unsent, "the composer holds a message whose sender was told that it is in doubt")
 			}
-			return closedf(Draft, "the composer holds a text")
+			return closedf(envelope.Draft, "the composer holds a text")
 		}
 	}
 	g.screen = r.Text
@@ -373,7 +358,7 @@ func (g *gate) dim(ctx context.Context) (bool, error) {
 func (g *gate) trouble(err error) verdict {
 	g.in.forget()
 	if _, ok := errors.AsType[*APIError](err); ok && !hasCode(err, "server_unavailable") {
-		return closed(NotReady, err)
+		return closed(envelope.NotReady, err)
 	}
 	return closed(herdrDown, AsFault(err))
 }

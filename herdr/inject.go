@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 )
 
@@ -47,16 +48,15 @@ func (r Result) String() string {
 // Outcome is what Inject returns.
 type Outcome struct {
 	Result Result
-	Reason string // a fault code, AgentGone, or why the gate was closed; "" if injected
-	Err    error  // nil if injected
+	Reason envelope.Reason // why the gate was closed, AgentGone, or an error code; "" if injected
+	Err    error           // nil if injected
 }
 
 // Hooks are what the caller of Inject wants to know, and when. All may be zero.
 type Hooks struct {
 	// Closed is called when the gate is seen closed and whenever the reason
-	// changes: Busy, Blocked, Draft, Unsent, NotReady, Settling, PaneChanged, Unfit or
-	// HERDR_DOWN. Settling passes by itself within seconds.
-	Closed func(reason string)
+	// changes.
+	Closed func(reason envelope.Reason)
 
 	// Commit is the point of no return: called once, right before the first
 	// byte is written. After an error nothing is written and Inject returns
@@ -110,7 +110,7 @@ func (in *Injector) Inject(ctx context.Context, p Pane, text string, h Hooks) Ou
 	k := kindOf(p.Kind)
 	pr := newProbe(text)
 	if err := injectable(&k, pr, text); err != nil {
-		return Outcome{Result: NotSent, Reason: string(fault.BadContent),
+		return Outcome{Result: NotSent, Reason: envelope.Reason(fault.BadContent),
 			Err: fault.Wrap(err, fault.BadContent, "this text cannot be pasted into %s", p.Kind)}
 	}
 	g := &gate{in: in, kind: k, pane: p, hooks: h}
@@ -155,7 +155,7 @@ func (g *gate) enter(ctx context.Context) (Outcome, bool) {
 		wait, cancel = context.WithTimeout(ctx, max(g.hooks.Expires.Sub(g.in.now()), 0))
 		defer cancel()
 	}
-	seat, err := g.in.seats.take(wait, g.pane.Terminal, g.in.now(), func() { g.tell(Busy) })
+	seat, err := g.in.seats.take(wait, g.pane.Terminal, g.in.now(), func() { g.tell(envelope.Busy) })
 	switch {
 	case err == nil:
 		g.seat = seat
@@ -174,7 +174,7 @@ func (g *gate) commit(ctx context.Context) (Outcome, bool) {
 	}
 	start := g.in.now()
 	if err := g.hooks.Commit(); err != nil {
-		return Outcome{Result: NotSent, Reason: string(fault.CodeOf(err)), Err: err}, false
+		return Outcome{Result: NotSent, Reason: envelope.Reason(fault.CodeOf(err)), Err: err}, false
 	}
 	if g.expired() {
 		return g.expiry(), false

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/test/agent"
 	"fleetd/test/herdrsim"
 )
@@ -123,9 +124,9 @@ func (s *sim) inject(text string, h Hooks) Outcome {
 }
 
 // onClosed runs do once, when the gate tells reason.
-func onClosed(reason string, do func()) Hooks {
+func onClosed(reason envelope.Reason, do func()) Hooks {
 	told := false
-	return Hooks{Closed: func(r string) {
+	return Hooks{Closed: func(r envelope.Reason) {
 		if r == reason && !told {
 			told = true
 			do()
@@ -206,19 +207,19 @@ func TestSimGate(t *testing.T) {
 	cases := map[string]struct {
 		kinds      []string
 		shut, open string
-		reason     string
+		reason     envelope.Reason
 	}{
-		"busy":              {allKinds, "busy", "idle", Busy},
-		"permission":        {allKinds, "dialog", "close-dialog", Blocked},
-		"draft":             {allKinds, "draft a person's text", "clear", Draft},
-		"draft about us":    {allKinds, "draft [bridge SEND from boss to me?", "clear", Draft},
-		"left by a crash":   {allKinds, "draft " + strings.ReplaceAll(brief("y"), "\n", " "), "clear", Unsent},
-		"unknown dialog":    {allKinds, "dialog strange", "close-dialog", NotReady},
-		"trust":             {[]string{"claude"}, "dialog trust", "close-dialog", Blocked},
-		"model picker":      {[]string{"claude"}, "dialog picker", "close-dialog", Blocked},
-		"question":          {[]string{"claude"}, "dialog question", "close-dialog", Blocked},
-		"logged out claude": {[]string{"claude"}, "login on", "login off", Blocked},
-		"shell mode":        {[]string{"claude"}, "draft !ls", "clear", Draft},
+		"busy":              {allKinds, "busy", "idle", envelope.Busy},
+		"permission":        {allKinds, "dialog", "close-dialog", envelope.Blocked},
+		"draft":             {allKinds, "draft a person's text", "clear", envelope.Draft},
+		"draft about us":    {allKinds, "draft [bridge SEND from boss to me?", "clear", envelope.Draft},
+		"left by a crash":   {allKinds, "draft " + strings.ReplaceAll(brief("y"), "\n", " "), "clear", envelope.Unsent},
+		"unknown dialog":    {allKinds, "dialog strange", "close-dialog", envelope.NotReady},
+		"trust":             {[]string{"claude"}, "dialog trust", "close-dialog", envelope.Blocked},
+		"model picker":      {[]string{"claude"}, "dialog picker", "close-dialog", envelope.Blocked},
+		"question":          {[]string{"claude"}, "dialog question", "close-dialog", envelope.Blocked},
+		"logged out claude": {[]string{"claude"}, "login on", "login off", envelope.Blocked},
+		"shell mode":        {[]string{"claude"}, "draft !ls", "clear", envelope.Draft},
 	}
 	for name, c := range cases {
 		for _, kind := range c.kinds {
@@ -249,7 +250,7 @@ func TestSimIdleShownOverADialog(t *testing.T) {
 			if err := s.srv.ForceStatus(s.pane.ID, "idle"); err != nil {
 				t.Fatal(err)
 			}
-			want(t, s.inject(brief("x"), onClosed(Blocked, func() { s.pastes(0); s.do("close-dialog") })), Injected, "")
+			want(t, s.inject(brief("x"), onClosed(envelope.Blocked, func() { s.pastes(0); s.do("close-dialog") })), Injected, "")
 			s.received(brief("x"))
 		})
 	}
@@ -262,9 +263,9 @@ func TestSimBetweenTextAndEnter(t *testing.T) {
 		args   []string
 		set    func(s *sim) error
 		result Result
-		reason string
+		reason envelope.Reason
 	}{
-		"dialog over the draft": {args: []string{"--dialog-after-paste", "permission"}, result: InDoubt, reason: Blocked},
+		"dialog over the draft": {args: []string{"--dialog-after-paste", "permission"}, result: InDoubt, reason: envelope.Blocked},
 		"unknown dialog":        {args: []string{"--dialog-after-paste", "strange"}, result: InDoubt, reason: "IN_DOUBT"},
 		"agent exits":           {args: []string{"--exit-after-paste"}, result: InDoubt, reason: "IN_DOUBT"},
 		"Enter swallowed":       {args: []string{"--swallow-enter", "1"}, result: Injected},
@@ -361,12 +362,12 @@ func (s *sim) state() agent.State {
 // composer, and keep the gate closed until a person looks.
 func TestSimHiddenTextKeepsTheGateClosed(t *testing.T) {
 	s := simulate(t, herdrsim.Options{}, "claude", "--dialog-after-paste", "permission")
-	want(t, s.inject(brief("x"), Hooks{}), InDoubt, Blocked)
+	want(t, s.inject(brief("x"), Hooks{}), InDoubt, envelope.Blocked)
 	s.do("close-dialog")
 	if got := s.state().Composer; got != brief("x") {
 		t.Errorf("composer: %q", got)
 	}
 	other := strings.ReplaceAll(brief("y"), testID, strings.Replace(testID, "0198", "0199", 1))
-	want(t, s.inject(other, onClosed(Unsent, func() { s.do("clear") })), Injected, "")
+	want(t, s.inject(other, onClosed(envelope.Unsent, func() { s.do("clear") })), Injected, "")
 	s.received(other)
 }

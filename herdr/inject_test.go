@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 )
 
@@ -25,7 +26,7 @@ func inject(t *testing.T, f *fake, p Pane, text string, h Hooks) (out Outcome) {
 	return out
 }
 
-func want(t *testing.T, out Outcome, r Result, reason string) {
+func want(t *testing.T, out Outcome, r Result, reason envelope.Reason) {
 	t.Helper()
 	if out.Result != r || out.Reason != reason {
 		t.Errorf("outcome is %s %q (%v), want %s %q", out.Result, out.Reason, out.Err, r, reason)
@@ -80,43 +81,43 @@ func TestGateWaitsAndSaysWhy(t *testing.T) {
 	cases := map[string]struct {
 		shut   func(f *fake)
 		open   func(f *fake)
-		reason string
+		reason envelope.Reason
 	}{
-		"working":   {func(f *fake) { f.status = "working" }, func(f *fake) { f.set("done") }, Busy},
-		"blocked":   {func(f *fake) { f.status = "blocked" }, func(f *fake) { f.set("idle") }, Blocked},
-		"unknown":   {func(f *fake) { f.status = "unknown" }, func(f *fake) { f.set("idle") }, NotReady},
-		"launching": {func(f *fake) { f.launching = true }, func(f *fake) { f.launching = false }, NotReady},
-		"terminal":  {func(f *fake) { f.terminal = "term_2" }, func(f *fake) { f.terminal = testTerm }, PaneChanged},
-		"kind":      {func(f *fake) { f.kind = "codex" }, func(f *fake) { f.kind = "claude" }, PaneChanged},
+		"working":   {func(f *fake) { f.status = "working" }, func(f *fake) { f.set("done") }, envelope.Busy},
+		"blocked":   {func(f *fake) { f.status = "blocked" }, func(f *fake) { f.set("idle") }, envelope.Blocked},
+		"unknown":   {func(f *fake) { f.status = "unknown" }, func(f *fake) { f.set("idle") }, envelope.NotReady},
+		"launching": {func(f *fake) { f.launching = true }, func(f *fake) { f.launching = false }, envelope.NotReady},
+		"terminal":  {func(f *fake) { f.terminal = "term_2" }, func(f *fake) { f.terminal = testTerm }, envelope.PaneChanged},
+		"kind":      {func(f *fake) { f.kind = "codex" }, func(f *fake) { f.kind = "claude" }, envelope.PaneChanged},
 		"no agent field": {func(f *fake) { f.kind = "" }, func(f *fake) { f.kind = "claude" },
-			NotReady},
+			envelope.NotReady},
 		"down":   {func(f *fake) { f.down = true }, func(f *fake) { f.down = false }, "HERDR_DOWN"},
-		"old":    {func(f *fake) { f.protocol = 16 }, func(f *fake) { f.protocol = 17 }, Unfit},
+		"old":    {func(f *fake) { f.protocol = 16 }, func(f *fake) { f.protocol = 17 }, envelope.Unfit},
 		"silent": {func(f *fake) { f.fail["agent.get"] = []string{"lost", "hang"} }, func(f *fake) {}, "HERDR_DOWN"},
 		"shutting down": {func(f *fake) { f.fail["agent.get"] = []string{"server_unavailable"} }, func(f *fake) {},
 			"HERDR_DOWN"},
-		"draft":      {func(f *fake) { f.composer = "human draft" }, func(f *fake) { f.composer = "" }, Draft},
-		"shell mode": {func(f *fake) { f.screen = shellMode }, func(f *fake) { f.screen = nil }, Draft},
+		"draft":      {func(f *fake) { f.composer = "human draft" }, func(f *fake) { f.composer = "" }, envelope.Draft},
+		"shell mode": {func(f *fake) { f.screen = shellMode }, func(f *fake) { f.screen = nil }, envelope.Draft},
 		"dialog herdr takes for idle": {func(f *fake) { f.dialog = permission }, func(f *fake) { f.dialog = "" },
-			Blocked},
+			envelope.Blocked},
 		"login": {func(f *fake) { f.hint = "  ? for shortcuts        Not logged in · Run /login" }, func(f *fake) { f.hint = "" },
-			Blocked},
-		"turn herdr takes for idle": {func(f *fake) { f.hint = "  esc to interrupt" }, func(f *fake) { f.hint = "" }, Busy},
-		"no composer":               {func(f *fake) { f.screen = func(*fake) string { return "$ \n" } }, func(f *fake) { f.screen = nil }, NotReady},
+			envelope.Blocked},
+		"turn herdr takes for idle": {func(f *fake) { f.hint = "  esc to interrupt" }, func(f *fake) { f.hint = "" }, envelope.Busy},
+		"no composer":               {func(f *fake) { f.screen = func(*fake) string { return "$ \n" } }, func(f *fake) { f.screen = nil }, envelope.NotReady},
 		"blocker seen by herdr": {func(f *fake) { f.explain = map[string]any{"state": "idle", "visible_blocker": true} },
-			func(f *fake) { f.explain = map[string]any{"state": "idle"} }, Blocked},
+			func(f *fake) { f.explain = map[string]any{"state": "idle"} }, envelope.Blocked},
 		"view over the composer": {func(f *fake) { f.explain = map[string]any{"state": "idle", "skip_state_update": true} },
-			func(f *fake) { f.explain = map[string]any{"state": "idle"} }, NotReady},
+			func(f *fake) { f.explain = map[string]any{"state": "idle"} }, envelope.NotReady},
 		"explain says unknown": {func(f *fake) { f.explain = map[string]any{"state": 3} },
-			func(f *fake) { f.explain = map[string]any{"state": "idle"} }, NotReady},
-		"explain unavailable": {func(f *fake) { f.fail["agent.explain"] = []string{"agent_explain_unavailable"} }, func(f *fake) {}, NotReady},
+			func(f *fake) { f.explain = map[string]any{"state": "idle"} }, envelope.NotReady},
+		"explain unavailable": {func(f *fake) { f.fail["agent.explain"] = []string{"agent_explain_unavailable"} }, func(f *fake) {}, envelope.NotReady},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
 			c.shut(f)
-			var reasons []string
-			out := inject(t, f, pinned, brief("x"), Hooks{Closed: func(r string) {
+			var reasons []envelope.Reason
+			out := inject(t, f, pinned, brief("x"), Hooks{Closed: func(r envelope.Reason) {
 				reasons = append(reasons, r)
 				if r == c.reason {
 					f.assertWrites(t, 0, 0)
@@ -148,7 +149,7 @@ func shellMode(*fake) string {
 // person's half-typed text is sent with ours.
 func TestTypingPersonKeepsGateClosed(t *testing.T) {
 	f := newFake()
-	var reasons []string
+	var reasons []envelope.Reason
 	f.onCall = after("pane.read", 2, func(f *fake) {
 		f.composer = "hel"
 		time.AfterFunc(2*time.Second, func() {
@@ -157,9 +158,9 @@ func TestTypingPersonKeepsGateClosed(t *testing.T) {
 			f.composer = ""
 		})
 	})
-	out := inject(t, f, pinned, brief("x"), Hooks{Closed: func(r string) { reasons = append(reasons, r) }})
+	out := inject(t, f, pinned, brief("x"), Hooks{Closed: func(r envelope.Reason) { reasons = append(reasons, r) }})
 	want(t, out, Injected, "")
-	if !slices.Contains(reasons, Draft) || strings.Contains(strings.Join(f.transcript, ""), "hel[") {
+	if !slices.Contains(reasons, envelope.Draft) || strings.Contains(strings.Join(f.transcript, ""), "hel[") {
 		t.Errorf("reasons %v, transcript %q", reasons, f.transcript)
 	}
 }
@@ -277,7 +278,7 @@ func TestCancel(t *testing.T) {
 		f.status = "working"
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		want(t, NewInjector(f.client(), nil, nil).Inject(ctx, pinned, brief("x"), Hooks{}), NotSent, Busy)
+		want(t, NewInjector(f.client(), nil, nil).Inject(ctx, pinned, brief("x"), Hooks{}), NotSent, envelope.Busy)
 		f.assertWrites(t, 0, 0)
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -298,7 +299,7 @@ func TestGone(t *testing.T) {
 
 	f = newFake()
 	f.shell = true
-	want(t, inject(t, f, pinned, brief("x"), Hooks{}), Gone, AgentGone)
+	want(t, inject(t, f, pinned, brief("x"), Hooks{}), Gone, envelope.AgentGone)
 
 	f = newFake()
 	f.shell = true
@@ -371,7 +372,7 @@ func TestSlowCommitLooksAgain(t *testing.T) {
 		f.dialog = permission
 		return nil
 	}})
-	want(t, out, NotSent, Blocked)
+	want(t, out, NotSent, envelope.Blocked)
 	f.assertWrites(t, 0, 0)
 }
 

@@ -3,6 +3,8 @@ package herdr
 import (
 	"strings"
 	"testing"
+
+	"fleetd/fabric/envelope"
 )
 
 const rule40 = "────────────────────────────────────────"
@@ -12,7 +14,7 @@ const rule40 = "─────────────────────�
 func TestScreens(t *testing.T) {
 	cases := []struct {
 		name, kind, screen string
-		reason             string
+		reason             envelope.Reason
 		draft              bool
 	}{
 		{"claude idle", "claude", "❯ hi\n● hello\n✻ Baked for 4s\n\n" + rule40 + "\n❯" + nbsp + "\n" + rule40 + "\n  ? for shortcuts · ← for agents", "", false},
@@ -21,34 +23,34 @@ func TestScreens(t *testing.T) {
 		{"claude queued placeholder", "claude", rule40 + "\n❯" + nbsp + "Press up to edit queued messages\n" + rule40 + "\n", "", false},
 		{"claude draft", "claude", rule40 + "\n❯" + nbsp + "fix\n  more\n" + rule40 + "\n", "", true},
 		{"claude draft in the second row", "claude", rule40 + "\n❯" + nbsp + "\n  more\n" + rule40 + "\n", "", true},
-		{"claude working", "claude", "✻ Thinking… (12s · ↓ 4 tokens)\n" + rule40 + "\n❯" + nbsp + "\n" + rule40 + "\n  esc to interrupt · ? for shortcuts", Busy, false},
-		{"claude logged out", "claude", rule40 + "\n❯" + nbsp + "\n" + rule40 + "\n  ? for shortcuts       Not logged in · Run /login", Blocked, false},
-		{"claude threw a text away", "claude", "❯ hi\n  ⎿  Not logged in · Please run /login\n\n" + rule40 + "\n❯" + nbsp + "\n" + rule40 + "\n", Blocked, false},
-		{"claude permission", "claude", rule40 + "\n Bash command\n\n Do you want to proceed?\n ❯ 1. Yes\n   2. No\n\n Esc to cancel · Tab to amend", Blocked, false},
-		{"claude trust", "claude", " Quick safety check: Is this a project you created or one you trust?\n ❯ 1. Yes, I trust this folder\n   2. No, exit\n Enter to confirm · Esc to cancel", Blocked, false},
-		{"claude transcript view", "claude", "❯ hi\n" + rule40 + "\n  Showing detailed transcript · ctrl+o to toggle", Blocked, false},
-		{"claude transcript row between rules", "claude", rule40 + "\n❯ hi\n" + rule40 + "\n", NotReady, false},
-		{"claude starting", "claude", "$ claude\n", NotReady, false},
+		{"claude working", "claude", "✻ Thinking… (12s · ↓ 4 tokens)\n" + rule40 + "\n❯" + nbsp + "\n" + rule40 + "\n  esc to interrupt · ? for shortcuts", envelope.Busy, false},
+		{"claude logged out", "claude", rule40 + "\n❯" + nbsp + "\n" + rule40 + "\n  ? for shortcuts       Not logged in · Run /login", envelope.Blocked, false},
+		{"claude threw a text away", "claude", "❯ hi\n  ⎿  Not logged in · Please run /login\n\n" + rule40 + "\n❯" + nbsp + "\n" + rule40 + "\n", envelope.Blocked, false},
+		{"claude permission", "claude", rule40 + "\n Bash command\n\n Do you want to proceed?\n ❯ 1. Yes\n   2. No\n\n Esc to cancel · Tab to amend", envelope.Blocked, false},
+		{"claude trust", "claude", " Quick safety check: Is this a project you created or one you trust?\n ❯ 1. Yes, I trust this folder\n   2. No, exit\n Enter to confirm · Esc to cancel", envelope.Blocked, false},
+		{"claude transcript view", "claude", "❯ hi\n" + rule40 + "\n  Showing detailed transcript · ctrl+o to toggle", envelope.Blocked, false},
+		{"claude transcript row between rules", "claude", rule40 + "\n❯ hi\n" + rule40 + "\n", envelope.NotReady, false},
+		{"claude starting", "claude", "$ claude\n", envelope.NotReady, false},
 		{"claude quotes a dialog", "claude", "● Do you want to proceed?\n  esc to interrupt\n\n" + rule40 + "\n❯" + nbsp + "\n" + rule40 + "\n", "", false},
 		{"codex idle", "codex", "› hi\n\n• hello\n\nWorked for 2s\n\n› Ask Codex to do anything\n\n  gpt-5 high · ~/src/app\n  ← for agents · ? for shortcuts", "", false},
 		{"codex draft", "codex", "› fix it\n  and more\n\n  gpt-5 high · /srv/app · title\n", "", true},
 		{"codex bare", "codex", "›\n  second row\n\n  gpt-5 high · /srv/app\n", "", true},
-		{"codex working", "codex", "• Working (3s • esc to interrupt)\n\n› Ask Codex to do anything\n\n  gpt-5 high · ~/src/app\n", Busy, false},
-		{"codex tool dialog", "codex", "  Field 1/1\n  Allow the bridge MCP server to run tool \"echo\"?\n› 1. Allow\n  2. Allow for this session\n  4. Cancel\n  enter to submit | esc to cancel", Blocked, false},
-		{"codex login", "codex", "  Welcome to Codex\n> 1. Sign in with ChatGPT\n  Press enter to continue", Blocked, false},
-		{"codex transcript only", "codex", "› hi\n\n• hello · ~/x\n", NotReady, false},
-		{"codex transcript over a path", "codex", "› hi\n\n• hello\n\n  see this · ~/x\n", NotReady, false},
+		{"codex working", "codex", "• Working (3s • esc to interrupt)\n\n› Ask Codex to do anything\n\n  gpt-5 high · ~/src/app\n", envelope.Busy, false},
+		{"codex tool dialog", "codex", "  Field 1/1\n  Allow the bridge MCP server to run tool \"echo\"?\n› 1. Allow\n  2. Allow for this session\n  4. Cancel\n  enter to submit | esc to cancel", envelope.Blocked, false},
+		{"codex login", "codex", "  Welcome to Codex\n> 1. Sign in with ChatGPT\n  Press enter to continue", envelope.Blocked, false},
+		{"codex transcript only", "codex", "› hi\n\n• hello · ~/x\n", envelope.NotReady, false},
+		{"codex transcript over a path", "codex", "› hi\n\n• hello\n\n  see this · ~/x\n", envelope.NotReady, false},
 		{"opencode empty session", "opencode", "   LOGO\n\n   ┃\n   ┃  Ask anything… \"Fix a TODO\"\n   ┃\n   ┃  Build · gpt local\n   ╹▀▀▀▀▀▀▀▀\n  tab agents  ctrl+p commands", "", false},
 		{"opencode later", "opencode", "┃  hi\n\n  hello\n  ▣ Build · gpt · 448ms\n\n┃\n┃\n┃  Build · gpt local\n╹▀▀▀▀\n  tab agents", "", false},
 		{"opencode draft", "opencode", "┃\n┃  fix it\n┃\n┃  Build · gpt local\n╹▀▀▀▀\n", "", true},
-		{"opencode working", "opencode", "┃\n┃  Build · gpt local\n╹▀▀▀▀\n  ⬝⬝■■⬝  esc interrupt", Busy, false},
-		{"opencode permission", "opencode", "┃  △ Permission required\n┃  Bash ls\n┃  Allow once   Allow always   Reject        ⇆ select  enter confirm", Blocked, false},
-		{"opencode starting", "opencode", "\n\n", NotReady, false},
+		{"opencode working", "opencode", "┃\n┃  Build · gpt local\n╹▀▀▀▀\n  ⬝⬝■■⬝  esc interrupt", envelope.Busy, false},
+		{"opencode permission", "opencode", "┃  △ Permission required\n┃  Bash ls\n┃  Allow once   Allow always   Reject        ⇆ select  enter confirm", envelope.Blocked, false},
+		{"opencode starting", "opencode", "\n\n", envelope.NotReady, false},
 		{"other idle", "gemini", "some prose\n> \n", "", false},
-		{"other menu", "gemini", "Pick one\n ❯ 1. Yes\n   2. No\n", Blocked, false},
-		{"other question", "gemini", "Apply this change? [y/N]\n", Blocked, false},
-		{"other trust", "gemini", "Do you trust this folder?\n", Blocked, false},
-		{"other working", "gemini", "⠋ Thinking (esc to interrupt)\n> \n", Busy, false},
+		{"other menu", "gemini", "Pick one\n ❯ 1. Yes\n   2. No\n", envelope.Blocked, false},
+		{"other question", "gemini", "Apply this change? [y/N]\n", envelope.Blocked, false},
+		{"other trust", "gemini", "Do you trust this folder?\n", envelope.Blocked, false},
+		{"other working", "gemini", "⠋ Thinking (esc to interrupt)\n> \n", envelope.Busy, false},
 		{"other old dialog", "gemini", "Press enter to continue\n" + strings.Repeat("row\n", nearRows) + "> \n", "", false},
 	}
 	for _, c := range cases {

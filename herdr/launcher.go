@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/wait"
 )
@@ -40,7 +41,7 @@ const (
 // LaunchError says in which way a launch failed.
 type LaunchError struct {
 	Why    string
-	Reason string // of NeverReady: why the gate was closed last
+	Reason envelope.Reason // of NeverReady: why the gate was closed last
 	Cause  error
 }
 
@@ -121,7 +122,7 @@ const readyPoll = 200 * time.Millisecond
 // and returns the pane as it is then, its kind known. The end of ctx is a
 // LaunchError too: NeverReady.
 func (l *Launcher) Ready(ctx context.Context, p Pane) (Pane, error) {
-	reason, cause := NotReady, error(errors.New("herdr sees no agent in the pane"))
+	reason, cause := envelope.NotReady, error(errors.New("herdr sees no agent in the pane"))
 	for {
 		now, err := l.Client.PaneGet(ctx, p.ID)
 		switch {
@@ -137,7 +138,7 @@ func (l *Launcher) Ready(ctx context.Context, p Pane) (Pane, error) {
 			return p, &LaunchError{Why: Exited, Cause: errors.New("herdr was restarted, and its agents ended with it")}
 		case now.Agent != "":
 			p.ID, p.Kind = now.PaneID, now.Agent
-			at, out := l.Injector.ready(ctx, p, func(r string) { reason = r })
+			at, out := l.Injector.ready(ctx, p, func(r envelope.Reason) { reason = r })
 			switch {
 			case out.Result == Injected:
 				return at, nil
@@ -155,12 +156,12 @@ func (l *Launcher) Ready(ctx context.Context, p Pane) (Pane, error) {
 // ready waits for the gate of p as Inject does, and writes nothing. Injected
 // says that it is open. A pane that comes to hold another program than was
 // seen first (a wrapper that started the agent) is returned from at once.
-func (in *Injector) ready(ctx context.Context, p Pane, closed func(reason string)) (Pane, Outcome) {
+func (in *Injector) ready(ctx context.Context, p Pane, closed func(reason envelope.Reason)) (Pane, Outcome) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	g := &gate{in: in, kind: kindOf(p.Kind), pane: p, hooks: Hooks{Closed: func(reason string) {
+	g := &gate{in: in, kind: kindOf(p.Kind), pane: p, hooks: Hooks{Closed: func(reason envelope.Reason) {
 		closed(reason)
-		if reason == PaneChanged {
+		if reason == envelope.PaneChanged {
 			cancel()
 		}
 	}}}

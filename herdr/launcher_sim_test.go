@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/test/herdrsim"
 )
@@ -101,15 +102,16 @@ func TestSimLaunch(t *testing.T) {
 func TestSimLaunchFails(t *testing.T) {
 	l := newLaunchpad(t, herdrsim.V082)
 	for _, c := range []struct {
-		why, reason string
-		argv        []string
+		why    string
+		reason envelope.Reason
+		argv   []string
 	}{
 		{NotInstalled, "", []string{"no-such-agent"}},
 		{Exited, "", []string{"/bin/sh", "-c", "exit 0"}},
 		{Exited, "", []string{"/bin/sh", "-c", "sleep 0.2; exit 1"}},
-		{NeverReady, NotReady, []string{"/bin/sleep", "60"}},
-		{NeverReady, Blocked, []string{os.Args[0], "--kind", "claude", "--trust"}},
-		{NeverReady, Draft, []string{os.Args[0], "--kind", "claude", "--draft", "half a thought"}},
+		{NeverReady, envelope.NotReady, []string{"/bin/sleep", "60"}},
+		{NeverReady, envelope.Blocked, []string{os.Args[0], "--kind", "claude", "--trust"}},
+		{NeverReady, envelope.Draft, []string{os.Args[0], "--kind", "claude", "--draft", "half a thought"}},
 	} {
 		for bound := 3 * time.Second; ; bound *= 2 {
 			_, err := l.launch(one, bound, c.argv...)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/test/herdrsim"
 )
 
@@ -31,7 +32,7 @@ func TestSimMonitor(t *testing.T) {
 	s.eventually("working", func() bool { return pane().Status == StatusWorking })
 	s.in.Monitor = m
 	s.in.Timing.Recheck = time.Hour
-	want(t, s.inject(brief("x"), onClosed(Busy, func() { s.do("idle") })), Injected, "")
+	want(t, s.inject(brief("x"), onClosed(envelope.Busy, func() { s.do("idle") })), Injected, "")
 	s.received(brief("x"))
 	s.srv.Crash()
 	s.eventually("down", func() bool { return !m.View().Up })

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 )
 
@@ -164,7 +165,7 @@ func TestMonitorKnowsTheStableAgent(t *testing.T) {
 		in := NewInjector(f.client(), m, nil)
 		in.Timing.Settle = 0
 		start := time.Now()
-		out := in.Inject(t.Context(), pinned, brief("x"), Hooks{Closed: func(r string) { t.Errorf("closed: %s", r) }})
+		out := in.Inject(t.Context(), pinned, brief("x"), Hooks{Closed: func(r envelope.Reason) { t.Errorf("closed: %s", r) }})
 		want(t, out, Injected, "")
 		if took := time.Since(start); took > time.Second {
 			t.Errorf("took %s", took)

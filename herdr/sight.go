@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"fleetd/fabric/envelope"
 )
 
 const (
@@ -18,9 +20,9 @@ const (
 // sight is what one look at a screen tells.
 type sight struct {
 	rows     []string
-	known    bool     // the composer was recognised
-	composer Composer // if known
-	reason   string   // why nothing may be typed, drafts aside; "" if nothing speaks against it
+	known    bool            // the composer was recognised
+	composer Composer        // if known
+	reason   envelope.Reason // why nothing may be typed, drafts aside; "" if nothing speaks against it
 }
 
 // look reads a screen. Without a recognised composer, a kind that should have
@@ -38,25 +40,25 @@ func (k *Kind) look(rows []string) sight {
 	near := tail(rows, nearRows)
 	switch {
 	case anyMatch(near, k.Dialog), anyMatch(near, k.Login):
-		s.reason = Blocked
+		s.reason = envelope.Blocked
 	case anyMatch(near, k.Working):
-		s.reason = Busy
+		s.reason = envelope.Busy
 	case k.Composer != nil:
-		s.reason = NotReady
+		s.reason = envelope.NotReady
 	}
 	return s
 }
 
 // obstacle says what around a composer speaks against typing into it. Its own
 // rows are not searched: they hold text of others.
-func (k *Kind) obstacle(rows []string, c Composer) string {
+func (k *Kind) obstacle(rows []string, c Composer) envelope.Reason {
 	below, above := rows[c.Bottom:], rows[:c.Top]
 	switch {
 	case anyMatch(below, k.Dialog), anyMatch(below, k.Login),
 		k.Lost != nil && anyMatch(tail(above, lostRows), k.Lost):
-		return Blocked
+		return envelope.Blocked
 	case anyMatch(below, k.Working), anyMatch(tail(above, k.Above), k.Working):
-		return Busy
+		return envelope.Busy
 	}
 	return ""
 }

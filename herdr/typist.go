@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 	"fleetd/test/failpoint"
 	"fleetd/wait"
@@ -30,11 +31,11 @@ type typist struct {
 
 func injected() *Outcome { return &Outcome{Result: Injected} }
 
-func doubt(reason, format string, args ...any) *Outcome {
+func doubt(reason envelope.Reason, format string, args ...any) *Outcome {
 	return &Outcome{Result: InDoubt, Reason: reason, Err: fault.New(fault.InDoubt, format, args...)}
 }
 
-const inDoubt = string(fault.InDoubt)
+const inDoubt = envelope.Reason(fault.InDoubt)
 
 func (t *typist) run(ctx context.Context) Outcome {
 	lookFor, out := t.paste(ctx)
@@ -63,10 +64,10 @@ func (t *typist) paste(ctx context.Context) (time.Duration, *Outcome) {
 		t.in.forget()
 		return 0, &Outcome{Result: NotSent, Reason: herdrDown, Err: err}
 	case fault.Is(err, fault.TooLarge):
-		return 0, &Outcome{Result: NotSent, Reason: string(fault.TooLarge), Err: err}
+		return 0, &Outcome{Result: NotSent, Reason: envelope.Reason(fault.TooLarge), Err: err}
 	case hasCode(err, "pane_send_failed", "pane_not_found", "agent_not_found", "agent_not_ready", "agent_blocked",
 		"agent_prompt_failed", "invalid_request", "invalid_params"):
-		return 0, &Outcome{Result: NotSent, Reason: string(fault.NotInjected),
+		return 0, &Outcome{Result: NotSent, Reason: envelope.Reason(fault.NotInjected),
 			Err: fault.Wrap(err, fault.NotInjected, "herdr refused the text for pane %s; nothing was written", t.pane.ID)}
 	}
 	t.log.Warn("it is not known whether a paste was executed; looking", "error", err)
@@ -90,9 +91,9 @@ func (t *typist) appeared(ctx context.Context, lookFor time.Duration) (submitted
 		switch {
 		case hasCode(err, "pane_not_found"):
 			return false, doubt(inDoubt, "pane %s closed right after the paste", t.pane.ID)
-		case err == nil && s.reason == Blocked:
+		case err == nil && s.reason == envelope.Blocked:
 			if dialog {
-				return false, doubt(Blocked, "a dialog opened in pane %s right after the paste; answer it and see whether the message is in the composer", t.pane.ID)
+				return false, doubt(envelope.Blocked, "a dialog opened in pane %s right after the paste; answer it and see whether the message is in the composer", t.pane.ID)
 			}
 			dialog = true
 		case err == nil:
@@ -122,7 +123,7 @@ func (t *typist) vanished(ctx context.Context) *Outcome {
 		return out
 	}
 	if err == nil && a.AgentStatus == StatusBlocked {
-		return doubt(Blocked, "the agent in pane %s shows a dialog that may have swallowed the text; answer it and look at the pane", t.pane.ID)
+		return doubt(envelope.Blocked, "the agent in pane %s shows a dialog that may have swallowed the text; answer it and look at the pane", t.pane.ID)
 	}
 	return doubt(inDoubt, "the text was pasted into pane %s but did not appear there; look at the pane", t.pane.ID)
 }
@@ -251,7 +252,7 @@ func (t *typist) ready(ctx context.Context) *Outcome {
 		}
 		s, pl, err := t.read(ctx)
 		if err == nil {
-			blocked := s.reason == Blocked || a.AgentStatus == StatusBlocked
+			blocked := s.reason == envelope.Blocked || a.AgentStatus == StatusBlocked
 			if s.known && !blocked && !pl.inComposer && pl.elsewhere { // somebody else pressed it
 				t.base = a
 				return t.verify(ctx, t.in.Timing.Verify, last)
@@ -273,9 +274,9 @@ func (t *typist) ready(ctx context.Context) *Outcome {
 func (t *typist) refuses(a AgentInfo, s sight, pl place) *Outcome {
 	switch {
 	case a.AgentStatus == StatusBlocked:
-		return doubt(Blocked, "the agent in pane %s opened a dialog after the paste; answer it and see whether the message is in the composer", t.pane.ID)
-	case s.reason == Blocked:
-		return doubt(Blocked, "a dialog opened in pane %s before Enter; answer it and see whether the message is in the composer", t.pane.ID)
+		return doubt(envelope.Blocked, "the agent in pane %s opened a dialog after the paste; answer it and see whether the message is in the composer", t.pane.ID)
+	case s.reason == envelope.Blocked:
+		return doubt(envelope.Blocked, "a dialog opened in pane %s before Enter; answer it and see whether the message is in the composer", t.pane.ID)
 	case pl.inComposer, t.kind.Composer == nil && pl.elsewhere:
 		return nil
 	}
@@ -306,7 +307,7 @@ func (t *typist) verify(ctx context.Context, window time.Duration, more turn) *O
 		return &Outcome{Result: InDoubt, Reason: inDoubt, Err: fault.Wrap(v.err, fault.InDoubt,
 			"herdr does not show what became of the text in pane %s; look at the pane", t.pane.ID)}
 	case v.blocked():
-		return doubt(Blocked, "a dialog is open in pane %s; it is not known whether the message was taken", t.pane.ID)
+		return doubt(envelope.Blocked, "a dialog is open in pane %s; it is not known whether the message was taken", t.pane.ID)
 	case !v.place.inComposer:
 		return doubt(inDoubt, "the text left the composer of pane %s, but nothing shows that it was taken; look at the pane", t.pane.ID)
 	case v.agent.AgentStatus != StatusIdle && v.agent.AgentStatus != StatusDone:
@@ -328,7 +329,7 @@ type finding struct {
 
 // blocked reports whether a dialog was seen.
 func (v finding) blocked() bool {
-	return v.sight.reason == Blocked || v.agent.AgentStatus == StatusBlocked
+	return v.sight.reason == envelope.Blocked || v.agent.AgentStatus == StatusBlocked
 }
 
 // check looks once, at agent and screen together. The status alone could have been moved by something else,
@@ -361,7 +362,7 @@ func (t *typist) check(ctx context.Context, moved bool) (finding, *Outcome) {
 			return v, injected()
 		}
 	case t.kind.Lost != nil && anyMatch(tail(s.rows, 2*nearRows), t.kind.Lost):
-		return v, doubt(Blocked, "the agent in pane %s is not logged in and threw the message away; log in there", t.pane.ID)
+		return v, doubt(envelope.Blocked, "the agent in pane %s is not logged in and threw the message away; log in there", t.pane.ID)
 	case pl.elsewhere && (v.moved || s.known):
 		return v, injected()
 	case v.moved && !v.blocked():

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fleetd/fabric/envelope"
 )
 
 // Fault: an Enter that the agent swallowed is not repeated, is repeated more
@@ -13,7 +15,7 @@ func TestSwallowedEnterIsRepeatedTwice(t *testing.T) {
 	for swallowed, c := range map[int]struct {
 		enters int
 		result Result
-		reason string
+		reason envelope.Reason
 	}{1: {2, Injected, ""}, 2: {3, Injected, ""}, 9: {3, InDoubt, "IN_DOUBT"}} {
 		f := newFake()
 		f.onEnter = func(f *fake) {
@@ -63,7 +65,7 @@ func TestDialogBeforeEnterStops(t *testing.T) {
 	})
 	for name, f := range cases {
 		t.Run(name, func(t *testing.T) {
-			want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, Blocked)
+			want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, envelope.Blocked)
 			f.assertWrites(t, 1, 0)
 		})
 	}
@@ -176,7 +178,7 @@ func TestDialogThatFlickersGetsNoEnter(t *testing.T) {
 		}
 		return func(*fake) string { return permission }
 	})
-	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, Blocked)
+	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, envelope.Blocked)
 	f.assertWrites(t, 1, 0)
 
 	f = atReads(func(n int) func(*fake) string { // for as long as one may look
@@ -194,7 +196,7 @@ func TestDialogThatFlickersGetsNoEnter(t *testing.T) {
 func TestDialogAfterSwallowedEnterStops(t *testing.T) {
 	f := newFake()
 	f.onEnter = func(f *fake) { f.dialog = permission; f.set("blocked") }
-	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, Blocked)
+	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, envelope.Blocked)
 	f.assertWrites(t, 1, 1)
 }
 
@@ -381,7 +383,7 @@ func TestLoggedOutAgentTookNothing(t *testing.T) {
 		f.transcript = append(f.transcript, "  ⎿  Not logged in · Please run /login")
 		f.set("idle")
 	}
-	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, Blocked)
+	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, envelope.Blocked)
 }
 
 // Fault: a person's Enter after our paste leads to a second one into the void.

@@ -16,7 +16,7 @@ func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
 		MsgID: q.InReplyTo, TraceID: q.TraceID, Sender: q.From, SenderHost: q.Signer, Recipient: q.To, Hops: q.Hops,
 	}
 	unseen := func() (envelope.Report, bool) {
-		r.Kind, r.Reason = envelope.Deferred, ReasonUnseen
+		r.Kind, r.Reason = envelope.Deferred, string(envelope.Unseen)
 		return r, true
 	}
 	if q.To == envelope.GatewayAddress(in.cfg.Host) {
@@ -29,9 +29,9 @@ func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
 	b.mu.Lock()
 	if it := b.byID[q.InReplyTo]; it != nil {
 		defer b.mu.Unlock()
-		r.Kind, r.Reason = envelope.Deferred, b.reason
+		r.Kind, r.Reason = envelope.Deferred, string(b.reason)
 		if r.Reason == "" {
-			r.Reason = ReasonQueued
+			r.Reason = string(envelope.Queued)
 		}
 		return r, it.env.Signer == q.Signer
 	}
@@ -66,7 +66,7 @@ func (in *Inbox) Answer(q *envelope.Envelope) (envelope.Report, bool) {
 	case seen.Outcome == store.Injecting && seen.Boot != in.cfg.Boot:
 		r.Kind, r.Reason = envelope.Failed, string(fault.InDoubt) // the start is about to report it
 	default:
-		r.Kind, r.Reason = envelope.Deferred, ReasonQueued
+		r.Kind, r.Reason = envelope.Deferred, string(envelope.Queued)
 	}
 	return r, true
 }
@@ -81,7 +81,7 @@ func (in *Inbox) Local(gid, msgID string) (outcome store.Outcome, reason string)
 	b.mu.Lock()
 	if it := b.byID[msgID]; it != nil {
 		defer b.mu.Unlock()
-		return store.Waiting, b.reason
+		return store.Waiting, string(b.reason)
 	}
 	b.mu.Unlock()
 	seen, _, err := store.Find(in.cfg.Store, func(tx *store.Tx) (store.Seen, bool, error) { return tx.FindSeen(msgID, gid) })

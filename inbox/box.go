@@ -57,8 +57,8 @@ type box struct {
 
 	swept time.Time // when the backlog was; the sweeper's own
 
-	attempt *attempt // at injecting
-	reason  string   // why the gate is closed; "" open
+	attempt *attempt        // at injecting
+	reason  envelope.Reason // why the gate is closed; "" open
 	since   time.Time
 	missing absence
 	said    map[string]string // what cannot be done yet, by what it is about: the error that was logged
@@ -188,7 +188,7 @@ func (b *box) insert(it *item) {
 func (b *box) tells(it *item) bool { return b.worker && it.env.Kind.Brief() }
 
 // tell notes that the sender is told why the item waits; mu is held.
-func (b *box) tell(it *item, reason string) {
+func (b *box) tell(it *item, reason envelope.Reason) {
 	if it.told == "" && b.tells(it) {
 		b.untold--
 	}

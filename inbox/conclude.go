@@ -145,16 +145,16 @@ func (in *Inbox) notSent(ctx context.Context, t *try, got Injection) bool {
 			return true
 		}
 		if unfit {
-			in.expel(ctx, b, it, got.Reason)
+			in.expel(ctx, b, it, string(got.Reason))
 			return true
 		}
 		in.gate(b, it, got.Reason)
 		return false
 	case unfit:
-		in.expel(ctx, b, it, got.Reason)
+		in.expel(ctx, b, it, string(got.Reason))
 		return true
 	case reason == fault.Expired:
-		return in.Steady() && in.expel(ctx, b, it, got.Reason) == nil
+		return in.Steady() && in.expel(ctx, b, it, string(got.Reason)) == nil
 	case ctx.Err() == nil:
 		in.gate(b, it, got.Reason)
 	}
@@ -254,6 +254,6 @@ func (in *Inbox) agentGone(ctx context.Context, t *try) bool {
 	if t.committed && !in.putBack(ctx, t) {
 		return true
 	}
-	in.gate(b, t.item, ReasonAgentGone)
+	in.gate(b, t.item, envelope.AgentGone)
 	return false
 }

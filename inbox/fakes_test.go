@@ -473,10 +473,10 @@ type gates struct {
 	all []string
 }
 
-func (g *gates) note(_, reason string, _ time.Time) {
+func (g *gates) note(_ string, reason envelope.Reason, _ time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.all = append(g.all, reason)
+	g.all = append(g.all, string(reason))
 }
 
 func (g *gates) seen() []string {

@@ -77,7 +77,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 	case !ok:
 		return true
 	case e.Pane == "":
-		in.gate(b, it, ReasonNoPane)
+		in.gate(b, it, envelope.NoPane)
 		return false
 	}
 	text, announced := in.cfg.Injector.Frame(e.AgentKind, Piece{
@@ -86,7 +86,7 @@ func (in *Inbox) inject(ctx context.Context, b *box, it *item) bool {
 	})
 	try := &try{box: b, item: it, pane: paneOf(e), env: env, announced: announced}
 	hooks := Hooks{
-		Closed: func(reason string) { in.gate(b, it, reason) },
+		Closed: func(reason envelope.Reason) { in.gate(b, it, reason) },
 		Commit: func() error { return in.recordInjecting(ctx, try) },
 	}
 	if env.ExpiresAt != 0 {

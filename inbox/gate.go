@@ -9,31 +9,21 @@ import (
 	"fleetd/test/failpoint"
 )
 
-// Reasons why a message waits, beside those of the gate.
-const (
-	ReasonNoPane    = "NO_PANE"    // the worker is registered and has no pane yet
-	ReasonAgentGone = "AGENT_GONE" // its pane shows no agent now
-	ReasonQueued    = "QUEUED"     // others are before it
-	ReasonUnseen    = "UNSEEN"     // a QUERY's answer: it has not arrived here
-)
-
-// reasonSettling is over in seconds: the sender is told only if it is not.
-const reasonSettling = "SETTLING"
-
 // deferAfter is when the sender of a brief that still waits is told so,
 // whatever the reason: 5 s at the latest (design §6), a sweep included.
 const deferAfter = 5*time.Second - sweepEvery
 
 // gate notes whether a worker's gate is open, and tells the sender of the item
 // that waits for it.
-func (in *Inbox) gate(b *box, it *item, reason string) {
+func (in *Inbox) gate(b *box, it *item, reason envelope.Reason) {
 	now := in.cfg.Now()
 	b.mu.Lock()
 	changed := b.reason != reason
 	if changed {
 		b.reason, b.since = reason, now
 	}
-	tell := reason != "" && reason != reasonSettling && it.waits() && it.told != reason
+	// Who settles takes it in seconds: the sender is told only if not.
+	tell := reason != "" && reason != envelope.Settling && it.waits() && it.told != reason
 	if tell {
 		b.tell(it, reason)
 	}
@@ -58,11 +48,11 @@ func (in *Inbox) idle(b *box) {
 	}
 }
 
-func (in *Inbox) deferred(e *envelope.Envelope, gid, reason string) {
+func (in *Inbox) deferred(e *envelope.Envelope, gid string, reason envelope.Reason) {
 	if e.Kind.Brief() {
 		failpoint.Hit("inbox.deferred.before")
-		in.progress(e, gid, envelope.Deferred, reason)
-		in.trace("deferred", e, gid, store.Waiting, reason)
+		in.progress(e, gid, envelope.Deferred, string(reason))
+		in.trace("deferred", e, gid, store.Waiting, string(reason))
 	}
 }
 
@@ -70,7 +60,7 @@ func (in *Inbox) deferred(e *envelope.Envelope, gid, reason string) {
 func (in *Inbox) deferOverdue(_ context.Context, b *box) {
 	type due struct {
 		env    *envelope.Envelope
-		reason string
+		reason envelope.Reason
 	}
 	var told []due
 	now := in.cfg.Now()
@@ -78,7 +68,7 @@ func (in *Inbox) deferOverdue(_ context.Context, b *box) {
 	if b.untold > 0 {
 		head := b.next()
 		for _, it := range b.those(func(it *item) bool { return it.told == "" && b.tells(it) && now.Sub(it.arrived) >= deferAfter }) {
-			reason := ReasonQueued
+			reason := envelope.Queued
 			if it == head && b.reason != "" {
 				reason = b.reason
 			}

@@ -83,7 +83,7 @@ type Config struct {
 	// Hints tells a main's clients; nil: none is told.
 	Hints Hints
 	// Gate is told whenever a worker's gate closes (a reason) or opens ("").
-	Gate func(gid, reason string, since time.Time)
+	Gate func(gid string, reason envelope.Reason, since time.Time)
 	// Allowed says whether a host may send briefs here; nil: every trusted one.
 	Allowed func(host string) bool
 	// NotAllowed is told of a brief or question that was refused for that; nil:
@@ -141,7 +141,7 @@ func New(cfg Config) *Inbox {
 		cfg.Changed = func(store.Entity) {}
 	}
 	if cfg.Gate == nil {
-		cfg.Gate = func(string, string, time.Time) {}
+		cfg.Gate = func(string, envelope.Reason, time.Time) {}
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()

@@ -38,7 +38,7 @@ type Piece struct {
 // Hooks are how an injection talks back.
 type Hooks struct {
 	// Closed is told why the gate is closed, each time that changes.
-	Closed func(reason string)
+	Closed func(reason envelope.Reason)
 	// Commit is the point of no return, called once right before the first
 	// byte; if it fails nothing is written.
 	Commit func() error
@@ -58,9 +58,10 @@ const (
 	InDoubt                 // something may have been written; never to be repeated
 )
 
-// Injection is the outcome of one Inject. Reason is a word for the sender.
+// Injection is the outcome of one Inject. Reason is a word for the sender: why
+// the gate was closed last, or an error code.
 type Injection struct {
 	Result Result
-	Reason string
+	Reason envelope.Reason
 	Err    error
 }

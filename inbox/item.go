@@ -41,13 +41,13 @@ type item struct {
 	attempted   bool               // the commit of injecting failed, or so it seemed
 	onRecord    bool               // there may be a record of the brief already
 	redelivered bool
-	copied      bool   // that a copy of it came is in the trace
-	shown       bool   // a client may have seen it: the held index says offered
-	leaving     bool   // its end is being committed: the held index needs it no more
-	pollOnly    bool   // it may be in the pane already
-	told        string // the last DEFERRED reason its sender got
-	announced   int    // how often its main was told of its sender's mail
-	announcedAt int64  // when last, Unix ms
+	copied      bool            // that a copy of it came is in the trace
+	shown       bool            // a client may have seen it: the held index says offered
+	leaving     bool            // its end is being committed: the held index needs it no more
+	pollOnly    bool            // it may be in the pane already
+	told        envelope.Reason // the last DEFERRED reason its sender got
+	announced   int             // how often its main was told of its sender's mail
+	announcedAt int64           // when last, Unix ms
 	place       *list.Element
 }
 

@@ -74,7 +74,7 @@ func TestEveryMessageHasOneEnd(t *testing.T) {
 			"deliver 2": func(t *rapid.T) { m.deliverOne(t) },
 			"again":     func(t *rapid.T) { m.again(t) },
 			"gate": func(t *rapid.T) {
-				m.panes.gate(m.worker.Pane, rapid.SampledFrom([]string{"", "", "BUSY"}).Draw(t, "gate"))
+				m.panes.gate(m.worker.Pane, rapid.SampledFrom([]envelope.Reason{"", "", "BUSY"}).Draw(t, "gate"))
 			},
 			"poll":      func(t *rapid.T) { m.take(t) },
 			"settle":    func(t *rapid.T) { m.settle(t) },

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/store"
 )
 
@@ -40,10 +41,6 @@ type reminder struct {
 	next   time.Duration
 	item   *item // whose record says it after a restart
 }
-
-// reasonPaneChanged closes a gate that does not open before the pane is
-// registered anew, or found where it is now.
-const reasonPaneChanged = "PANE_CHANGED"
 
 // nudge has the held mail of a main announced where that is due.
 func (in *Inbox) nudge(ctx context.Context, b *box) {
@@ -187,8 +184,8 @@ func (in *Inbox) writeLine(ctx context.Context, b *box, e store.Entity, text str
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
 	got := in.cfg.Injector.Inject(wait, paneOf(e), text, Hooks{
-		Closed: func(reason string) {
-			if reason == reasonPaneChanged {
+		Closed: func(reason envelope.Reason) {
+			if reason == envelope.PaneChanged { // until it is registered anew, or found where it is now
 				cancel()
 			}
 		},
@@ -202,7 +199,7 @@ func (in *Inbox) writeLine(ctx context.Context, b *box, e store.Entity, text str
 		},
 	})
 	written = got.Result == Injected || got.Result == InDoubt
-	lost = got.Result == PaneGone || got.Result == AgentGone || got.Result == NotSent && got.Reason == reasonPaneChanged
+	lost = got.Result == PaneGone || got.Result == AgentGone || got.Result == NotSent && got.Reason == envelope.PaneChanged
 	if written {
 		in.log.Debug("held mail was announced", "name", e.Name, "pane", e.Pane)
 	} else if ctx.Err() == nil {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fault"
 )
 
@@ -36,7 +37,7 @@ type plan struct {
 }
 
 type pane struct {
-	reason string // why the gate is closed; "" open
+	reason envelope.Reason // why the gate is closed; "" open
 	gone   bool
 	closed bool // by the gateway
 	agent  bool
@@ -64,7 +65,7 @@ func (p *panes) onWritten(fn func(msgID string)) { p.set(func() { p.written = fn
 func (p *panes) open(id string) { p.set(func() { p.all[id] = &pane{agent: true} }) }
 
 // gate closes a pane's gate with reason, or opens it.
-func (p *panes) gate(id, reason string) { p.set(func() { p.all[id].reason = reason }) }
+func (p *panes) gate(id string, reason envelope.Reason) { p.set(func() { p.all[id].reason = reason }) }
 
 // screen lists the messages in a pane.
 func (p *panes) screen(id string) []string {
@@ -139,7 +140,7 @@ func (i injector) Inject(ctx context.Context, at Pane, text string, h Hooks) Inj
 		return *do.before
 	}
 	if err := h.Commit(); err != nil {
-		return Injection{Result: NotSent, Reason: string(fault.CodeOf(err)), Err: err}
+		return Injection{Result: NotSent, Reason: envelope.Reason(fault.CodeOf(err)), Err: err}
 	}
 	if do.do != nil {
 		do.do()
@@ -161,7 +162,7 @@ func (i injector) Inject(ctx context.Context, at Pane, text string, h Hooks) Inj
 
 // wait waits for the gate, as long as the message lives.
 func (i injector) wait(ctx context.Context, at Pane, h Hooks) (Injection, bool) {
-	last := ""
+	last := envelope.Reason("")
 	for {
 		i.panes.mu.Lock()
 		p, change := *i.all[at.ID], i.change
@@ -176,7 +177,7 @@ func (i injector) wait(ctx context.Context, at Pane, h Hooks) (Injection, bool) 
 			i.absent.Add(1)
 			return Injection{Result: AgentGone}, false
 		case !h.Expires.IsZero() && !i.world.clock.now().Before(h.Expires):
-			return Injection{Result: NotSent, Reason: string(fault.Expired), Err: errors.New("expired")}, false
+			return Injection{Result: NotSent, Reason: envelope.Reason(fault.Expired), Err: errors.New("expired")}, false
 		case p.reason == "":
 			return Injection{}, true
 		case p.reason != last && h.Closed != nil:

@@ -109,7 +109,7 @@ func judged(in store.Intent, r envelope.Report) (store.Intent, error) {
 		in.Outcome = store.EndAbandoned
 	case r.Kind == envelope.Failed:
 		in.Outcome, in.OutcomeReason = store.EndFailed, r.Reason
-	case r.Reason != reasonUnseen:
+	case r.Reason != string(envelope.Unseen):
 		return in, fault.New(fault.Conflict, "it lies in the inbox of its recipient (%s); nothing was sent. Purge the letter", r.Reason)
 	}
 	return in, nil

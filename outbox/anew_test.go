@@ -137,7 +137,7 @@ func TestAForgottenBriefIsSentAnewOnceItsRecipientSaysHeHasItNot(t *testing.T) {
 		age    time.Duration
 		code   fault.Code // "": it is sent
 	}{
-		"unseen":           {answer: answers(envelope.Deferred, reasonUnseen)},
+		"unseen":           {answer: answers(envelope.Deferred, "UNSEEN")},
 		"expired there":    {answer: answers(envelope.Failed, "EXPIRED")},
 		"injected":         {answer: answers(envelope.Injected, ""), code: fault.Conflict},
 		"abandoned":        {answer: answers(envelope.Abandoned, "PANE_GONE"), code: fault.Conflict},

@@ -407,12 +407,12 @@ func TestABroadcastToAMainThatIsAwayHasALastWord(t *testing.T) {
 			w.after(15*time.Minute + lastGrace - 2*time.Second)
 			back(w)
 			w.after(2 * time.Second)
-			answer(w, envelope.Deferred, reasonUnseen, id)
+			answer(w, envelope.Deferred, "UNSEEN", id)
 		}, []string{"FAILED EXPIRED"}},
 		"back after the last word": {func(w *world, id string) {
 			w.after(time.Hour)
 			back(w)
-			answer(w, envelope.Deferred, reasonUnseen, id)
+			answer(w, envelope.Deferred, "UNSEEN", id)
 		}, []string{"FAILED IN_DOUBT", "FAILED EXPIRED"}},
 	} {
 		for _, crash := range []bool{false, true} {

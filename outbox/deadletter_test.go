@@ -26,7 +26,7 @@ func (w *world) died(s Sent, to, reason string) {
 // unseen is the recipient's gateway answering that a message has not arrived.
 func (w *world) unseen(s Sent, gid string) {
 	w.t.Helper()
-	e := report(envelope.Deferred, reasonUnseen, s.MsgID)
+	e := report(envelope.Deferred, "UNSEEN", s.MsgID)
 	e.From, e.To = gid, envelope.GatewayAddress("hosta")
 	must(w.t, w.out.Signal(context.Background(), e))
 }

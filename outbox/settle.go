@@ -129,7 +129,7 @@ func (o *Outbox) settle(ctx context.Context, r envelope.Report) error {
 
 // deferred notes that a message has not been injected, and why.
 func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool) {
-	unseen := r.Reason == reasonUnseen
+	unseen := r.Reason == string(envelope.Unseen)
 	if !found {
 		if !unseen {
 			o.tell(r.MsgID, Progress{Kind: envelope.Deferred, Reason: r.Reason})
@@ -167,9 +167,6 @@ func (o *Outbox) deferred(r envelope.Report, in store.Intent, found, answer bool
 		o.tell(r.MsgID, Progress{Kind: envelope.Deferred, Reason: r.Reason})
 	}
 }
-
-// reasonUnseen in a DEFERRED answers a QUERY: the message has not arrived.
-const reasonUnseen = "UNSEEN"
 
 // injected ends the wait for an outcome. Whoever waits is told; if nobody does,
 // it is a notice, and so is a correction of what was told before.

@@ -81,7 +81,7 @@ func TestWhatTheStoreRefusedDidNotHappen(t *testing.T) {
 			step: func(w *world) error { return w.out.DeadLetter(dead, "expired") },
 			told: func(w *world) []string {
 				w.turn()
-				w.answers(envelope.Deferred, reasonUnseen, dead.MsgID)
+				w.answers(envelope.Deferred, "UNSEEN", dead.MsgID)
 				w.after(time.Minute)
 				return w.local.notices(dead.MsgID)
 			},

@@ -152,7 +152,7 @@ func launchFailure(err error) error {
 	if f, ok := errors.AsType[*herdr.LaunchError](err); ok {
 		detail := f.Why
 		if f.Reason != "" {
-			detail += " " + f.Reason
+			detail += " " + string(f.Reason)
 		}
 		return &control.Failure{Code: fault.SpawnFailed, Detail: detail, Cause: f}
 	}

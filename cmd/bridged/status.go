@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fleetd/fabric"
+	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/herdr"
 	"fleetd/store"
@@ -88,14 +89,14 @@ func (s *statuses) seen(v herdr.View) {
 }
 
 // gate takes whether a worker's gate is closed, and why.
-func (s *statuses) gate(gid, reason string, since time.Time) {
+func (s *statuses) gate(gid string, reason envelope.Reason, since time.Time) {
 	s.mu.Lock()
 	known := s.known[gid]
 	if known == nil {
 		s.mu.Unlock()
 		return
 	}
-	known.now.Refusing, known.now.RefusingSince = reason, since
+	known.now.Refusing, known.now.RefusingSince = string(reason), since
 	if reason == "" {
 		known.now.RefusingSince = time.Time{}
 		known.now.Progress = since

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fleetd/fabric/envelope"
 	"fleetd/herdr"
 	"fleetd/inbox"
 )
@@ -73,7 +74,7 @@ func (p *panes) Inject(ctx context.Context, at inbox.Pane, text string, h inbox.
 	t.now.Store(time.Now().UnixNano())
 	p.trip.mark(&p.trip.begun)
 	out := t.Injector.Inject(ctx, herdr.Pane(at), text, herdr.Hooks{
-		Closed: func(reason string) { p.trip.closed(reason); h.Closed(reason) },
+		Closed: func(reason envelope.Reason) { p.trip.closed(string(reason)); h.Closed(reason) },
 		Commit: func() error {
 			p.trip.mark(&p.trip.opened)
 			defer p.trip.mark(&p.trip.recorded)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"fleetd/fabric/envelope"
 	"fleetd/fabric/roster"
 	"fleetd/herdr"
 	"fleetd/mcp"
@@ -18,10 +19,10 @@ var cures = map[string]string{
 	string(roster.NoPane):      "once its agent runs: bridged register NAME --kind worker --pane PANE (in the pane: $HERDR_PANE_ID)",
 	string(roster.PaneChanged): "another terminal or agent is in its pane: bridged register NAME --kind worker --pane PANE",
 
-	herdr.Blocked:  "answer the dialog in its pane, or log the agent in",
-	herdr.Draft:    "send or clear the text in its composer",
-	herdr.Unsent:   "send or clear the text in its composer; its sender was told that it is in doubt",
-	herdr.NotReady: "see its pane: the agent draws no idle prompt",
+	string(envelope.Blocked):  "answer the dialog in its pane, or log the agent in",
+	string(envelope.Draft):    "send or clear the text in its composer",
+	string(envelope.Unsent):   "send or clear the text in its composer; its sender was told that it is in doubt",
+	string(envelope.NotReady): "see its pane: the agent draws no idle prompt",
 }
 
 // entities looks for those of this host whose mail does not get through, and
