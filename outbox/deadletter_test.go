@@ -181,7 +181,8 @@ func TestADeadLetterWaitsForTheLink(t *testing.T) {
 
 // Fault: the silence of a host that may have injected a brief before it could
 // ack it taken for proof that it never will; or nobody asked any more once it
-// is back, also by the next run; or IN_DOUBT told twice.
+// is back, also by the next run; or IN_DOUBT told twice; or its host's word taken
+// for what was told already.
 func TestWhoIsCutOffMayHaveInjectedWhatDied(t *testing.T) {
 	for name, c := range map[string]struct {
 		back func(*world, Sent)
@@ -191,6 +192,14 @@ func TestWhoIsCutOffMayHaveInjectedWhatDied(t *testing.T) {
 		"it never saw it": {func(w *world, s Sent) { w.unseen(s, coder) }, []string{"FAILED IN_DOUBT", "FAILED EXPIRED"}},
 		"it has it still": {func(w *world, s Sent) { w.answers(envelope.Deferred, "BUSY", s.MsgID) }, []string{"FAILED IN_DOUBT", "FAILED EXPIRED"}},
 		"still silent":    {func(*world, Sent) {}, []string{"FAILED IN_DOUBT"}},
+		"another copy died, and it was abandoned": {func(w *world, s Sent) {
+			w.died(s, "coder", "expired")
+			w.answers(envelope.Abandoned, "PANE_GONE", s.MsgID)
+		}, []string{"FAILED IN_DOUBT", "ABANDONED PANE_GONE"}},
+		"another copy died, and it failed": {func(w *world, s Sent) {
+			w.died(s, "coder", "expired")
+			w.answers(envelope.Failed, "NOT_INJECTED", s.MsgID)
+		}, []string{"FAILED IN_DOUBT", "FAILED NOT_INJECTED"}},
 	} {
 		for _, dies := range []bool{true, false} {
 			for _, crash := range []bool{true, false} {

@@ -95,7 +95,7 @@ func noticeID(r envelope.Report, in store.Intent, end store.End) string {
 	switch {
 	case in.Told && end.Ours():
 		kind = "SETTLED"
-	case in.Outcome == store.EndDead:
+	case in.Outcome == store.EndDead && end.Ours():
 		kind = "DEAD"
 	case end.Ours():
 		kind = "VERDICT"
