@@ -84,13 +84,37 @@ func checkOwn(f *os.File) error {
 	if err != nil || !info.Mode().IsRegular() {
 		return err
 	}
-	if mode := info.Mode().Perm(); mode&0o002 != 0 {
-		return fault.New(fault.NotAllowed, "%s can be changed by every user (mode %04o), and it names programs to start; look through it and run: chmod go-w %s", f.Name(), mode, f.Name())
+	return checkOwner(f.Name(), owner(info), os.Geteuid(), info.Mode().Perm())
+}
+
+// checkOwner lets root read any user's file, as he goes to any user's daemon,
+// and as a container's root does with what is mounted into it. Were he told to
+// take it over, its owner's daemon would not start any more.
+func checkOwner(name string, uid, euid int, mode fs.FileMode) error {
+	if mode&0o002 != 0 {
+		return fault.New(fault.NotAllowed, "%s can be changed by every user (mode %04o), and it names programs to start; look through it and run: chmod go-w %s", name, mode, name)
 	}
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
-		return fault.New(fault.NotAllowed, "%s belongs to user %d, and it names programs to start as user %d; look through it and run: chown %d %s", f.Name(), stat.Uid, os.Geteuid(), os.Geteuid(), f.Name())
+	if uid != 0 && uid != euid && euid != 0 {
+		return fault.New(fault.NotAllowed, "%s belongs to user %d, and it names programs to start as user %d; look through it and run: chown %d %s", name, uid, euid, euid, name)
 	}
 	return nil
+}
+
+// rootsRisk is what to warn root of where a file of user uid is read.
+func rootsRisk(name string, uid, euid int) string {
+	if euid != 0 || uid == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s belongs to user %d, who decides with it what root starts; run the daemon as that user, or give root's a file of its own", name, uid)
+}
+
+// owner is the user id of whom a file belongs to; our own where the system does
+// not tell.
+func owner(info fs.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid)
+	}
+	return os.Geteuid()
 }
 
 // parseFile reads one YAML document. Relative paths in it are relative to its

@@ -153,6 +153,9 @@ func (f *finisher) warn() {
 	if mode&0o022 != 0 {
 		say("%s can be changed by other users (mode %04o), and it names programs to start; run chmod go-w %s", file, mode, file)
 	}
+	if risk := rootsRisk(file, owner(info), os.Geteuid()); risk != "" {
+		say("%s", risk)
+	}
 }
 
 func loopback(host string) bool {
