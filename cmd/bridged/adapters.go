@@ -219,11 +219,14 @@ func (i identities) ByName(name string) (mcp.Caller, bool) {
 	return asCaller(e, i.g.inbox.Life(e.GID)), ok
 }
 
+// DefaultMain is nobody where the name is a worker's: whoever shows no token
+// would take the mail of an agent in a pane.
 func (i identities) DefaultMain() (mcp.Caller, bool) {
 	if i.g.cfg.MCP.DefaultMain == "" {
 		return mcp.Caller{}, false
 	}
-	return i.ByName(i.g.cfg.MCP.DefaultMain)
+	c, ok := i.ByName(i.g.cfg.MCP.DefaultMain)
+	return c, ok && c.Kind != store.Worker
 }
 
 func asCaller(e store.Entity, lease context.Context) mcp.Caller {

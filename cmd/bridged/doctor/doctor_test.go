@@ -157,6 +157,14 @@ func TestEachTroubleHasItsLine(t *testing.T) {
 		}, Finding{"broker", Fail, "broker.tls.ca cannot be read (open /nowhere/ca.pem", "correct its name"}},
 		"default main": {func(p *Patient, _ *fake) { p.Config.MCP.DefaultMain = "lead" },
 			Finding{"agents", Fail, "mcp.default_main is lead, and nobody", "bridged register lead --kind main"}},
+		"default main, a worker": {func(p *Patient, d *fake) {
+			p.Config.MCP.DefaultMain = "near"
+			d.roster.Entities = append(d.roster.Entities, mcp.RosterEntity{Name: "near", Kind: "worker", Status: "idle"})
+		}, Finding{"agents", Fail, "mcp.default_main is near, and that is a worker", "bridged register NAME --kind main"}},
+		"default main, an orchestrator": {func(p *Patient, d *fake) {
+			p.Config.MCP.DefaultMain = "main"
+			d.roster.Entities[0].Kind = "orchestrator"
+		}, Finding{"agents", OK, "1 registered here, 0 of them workers", ""}},
 		"default main, registered": {func(p *Patient, _ *fake) { p.Config.MCP.DefaultMain = "main" },
 			Finding{"agents", OK, "1 registered here, 0 of them workers", ""}},
 		"not heard":      {peer(mcp.Peer{Host: "hostb", State: "never"}), Finding{"trust", Warn, "hostb is trusted and not heard", "bridged doctor"}},

@@ -36,10 +36,10 @@ func (p Patient) entities(ctx context.Context, r *report, host string) (panes bo
 		return false
 	}
 	before, workers := len(*r), 0
-	name := p.Config.MCP.DefaultMain
-	for _, e := range all.Entities {
-		if e.Name == name {
-			name = ""
+	var main *mcp.RosterEntity // the default one
+	for i, e := range all.Entities {
+		if e.Name == p.Config.MCP.DefaultMain {
+			main = &all.Entities[i]
 		}
 		if e.Kind == store.Worker {
 			workers++
@@ -61,9 +61,14 @@ func (p Patient) entities(ctx context.Context, r *report, host string) (panes bo
 		}
 		r.add(level, "agents", fmt.Sprintf("mail for %s would wait: %s", e.Name, what), strings.ReplaceAll(cures[why], "NAME", e.Name))
 	}
-	if name != "" {
+	switch name := p.Config.MCP.DefaultMain; {
+	case name == "":
+	case main == nil:
 		r.add(Fail, "agents", fmt.Sprintf("mcp.default_main is %s, and nobody of that name is registered here: an MCP client without a token is refused", name),
 			fmt.Sprintf("bridged register %s --kind main", name))
+	case main.Kind == store.Worker:
+		r.add(Fail, "agents", fmt.Sprintf("mcp.default_main is %s, and that is a worker: an MCP client without a token is refused", name),
+			"set mcp.default_main to a main of this host; make one: bridged register NAME --kind main")
 	}
 	switch {
 	case len(all.Entities) == 0:
