@@ -49,8 +49,9 @@ type place struct {
 }
 
 // line gives messages, in the order of their queue, their keys. Those behind the
-// last mark get none.
-func line(places []place) []place {
+// last mark get none. Keys in out are passed over: their messages are out of the
+// queue for good, so an equal one that now stands there is another.
+func line(places []place, out map[string]bool) []place {
 	var under string
 	equals := map[string]int{}
 	for i := len(places) - 1; i >= 0; i-- {
@@ -60,8 +61,11 @@ func line(places []place) []place {
 			under, equals = p.mark.name, map[string]int{}
 			p.under, p.key = under, under
 		case under != "":
-			equals[p.hash]++
-			p.under, p.key = under, derive(under, p.hash, equals[p.hash])
+			p.under = under
+			for again := true; again; again = out[p.key] {
+				equals[p.hash]++
+				p.key = derive(under, p.hash, equals[p.hash])
+			}
 		}
 	}
 	return places

@@ -109,14 +109,16 @@ type run struct {
 	count Count
 	line  []place          // what lies in the queue, as far as it is known
 	ts    map[string]int64 // by mark: the time of letters that were never sent
+	out   map[string]bool  // keys whose acks were settled: on one connection these do not come back
 	looks int              // surveys so far
+	more  int              // passes so far that were not begun: more lay there than was seen
 	// waited: another run held the lock, perhaps from another host, and what it
 	// had in hand no journal here says.
 	waited bool
 }
 
 func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
-	r := &run{Mover: m, row: row, count: Count{Queue: row.Queue}, ts: map[string]int64{}}
+	r := &run{Mover: m, row: row, count: Count{Queue: row.Queue}, ts: map[string]int64{}, out: map[string]bool{}}
 	defer m.Broker.Release()
 	err := r.all(ctx)
 	if errors.Is(err, ErrNoQueue) { // somebody deleted it, with all that it held
@@ -233,7 +235,7 @@ func (r *run) survey(ctx context.Context) error {
 		if places, last, err = r.lookThrough(ctx, nil); err != nil {
 			return err
 		}
-		line(places)
+		places = line(places, r.out)
 		back := len(held.Keys) == 0 && !r.waited || slices.ContainsFunc(places, func(p place) bool { return slices.Contains(held.Keys, p.key) })
 		if back && len(places) >= held.All || r.looks > 0 || time.Now().After(until) {
 			break
@@ -269,7 +271,7 @@ func (r *run) survey(ctx context.Context) error {
 	if err := r.giveBack(ctx, last); err != nil {
 		return err
 	}
-	r.reckon(line(places))
+	r.reckon(line(places, r.out))
 	if err := r.Journal.holding(r.row.Queue, ahead(r.line)); err != nil {
 		return err
 	}
@@ -312,7 +314,7 @@ func (r *run) lookThrough(ctx context.Context, places []place) (all []place, las
 // in between.
 func (r *run) mark(ctx context.Context, places []place, all int) ([]place, uint64, error) {
 	m := mark{uuid.NewString(), r.Now().UnixMilli()}
-	marked := line(append(slices.Clone(places), place{mark: &m}))
+	marked := line(append(slices.Clone(places), place{mark: &m}), r.out)
 	if err := r.Journal.marking(r.row.Queue, m.name, hand{ahead(marked).Keys, all}); err != nil {
 		return nil, 0, err
 	}
@@ -400,12 +402,22 @@ func interrupted(err error) error {
 	return fault.Wrap(err, fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
 }
 
+// looksMore is how often a pass is not begun because more lies there than was
+// seen; mail may come in all the time.
+const looksMore = 3
+
 // pass moves what stands in the line, batch after batch. errOtherwise: look
 // through the queue again.
 func (r *run) pass(ctx context.Context) error {
-	for len(r.line) > 0 {
-		if _, err := r.alone(ctx); err != nil {
+	for first := true; len(r.line) > 0; first = false {
+		ready, err := r.alone(ctx)
+		if err != nil {
 			return err
+		}
+		if first && ready > len(r.line) && r.more < looksMore {
+			// If it came back in front, an equal one in the line has another place.
+			r.more++
+			return errOtherwise
 		}
 		batch, err := r.take(ctx)
 		if err != nil {
@@ -507,6 +519,9 @@ func (r *run) move(ctx context.Context, batch []Old) error {
 	held := ahead(r.line[acked:])
 	if settled == nil {
 		r.tally(all[:acked], batch)
+		for _, p := range places[:acked] {
+			r.out[p.key] = true
+		}
 		failpoint.Hit("migrate.settled")
 	} else { // the connection broke: whatever was in hand may be in the queue, or not yet
 		held = hand{}

@@ -679,3 +679,42 @@ func TestMailBeforeANewMarkIsWaitedFor(t *testing.T) {
 	}
 	w.inOrder(sent)
 }
+
+// A reader that is no consumer, or no longer one, held replies when the queue was
+// looked through: an old daemon that finds its port taken comes and goes. Fails
+// when what it gives back, in front of others that say the same, is taken for
+// them: they were acked as sent and never were.
+func TestEqualRepliesThatComeBackInFront(t *testing.T) {
+	for _, x := range []struct {
+		name, step string // they come back after its first
+		cut        bool   // when the first batch is out
+	}{
+		{"before the first batch", "giveback", false},
+		{"before the first batch, and a second run goes on", "giveback", true},
+		{"in the first batch", "deliver", false},
+		{"behind the first batch", "settled", false},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			w := newWorld(t, rabbit.URI(t), roomy)
+			sent := same(4)
+			w.old(sent...)
+			release := w.hold(2)
+			uri, proxy := w.proxied()
+			c, err := w.runAt(uri, disturb(nil, func(step string, n int) {
+				if step == x.step && n == 1 {
+					release()
+				}
+				if step == "settled" && n == 1 && x.cut {
+					proxy.Reset()
+				}
+			}))
+			if x.cut && fault.Is(err, fault.BrokerDown) {
+				c, err = w.run(nil)
+			}
+			if err != nil || c.Left != 0 {
+				t.Errorf("it came to %+v, %v", c, err)
+			}
+			w.inOrder(sent)
+		})
+	}
+}
