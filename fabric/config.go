@@ -144,7 +144,7 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 		state: State{Phase: Connecting, Reason: "not started", Since: deps.Now()},
 		claim: Claim{Status: ClaimNone, Since: deps.Now()},
 		heard: map[string]uint64{}, stats: newStats(), changed: make(chan struct{}, 1),
-		browsing: make(chan struct{}, 1), browseBound: browseBound, loadBytes: loadBytes, lookEvery: lookEvery,
+		browsing: make(chan struct{}, 1), browseBound: browseBound, loadBytes: loadBytes, lookEvery: lookEvery, solicitWait: solicitWait,
 		refusedFor: refusedBeats * cfg.Heartbeat,
 	}
 	f.lavin = lavin

@@ -1,10 +1,12 @@
 package fabric
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"fleetd/fabric/envelope"
 	"fleetd/test/rabbit"
@@ -114,5 +116,145 @@ func TestOnlySoMuchWaitsForAHostThatIsNotHeard(t *testing.T) {
 	refused, waits := int(b.Refusals()["unknown_home"]), int(b.Stats().Parked)
 	if refused+waits != flood || refused < flood/2 {
 		t.Errorf("%d were refused and %d wait, of %d", refused, waits, flood)
+	}
+}
+
+// A host left a sender out, by an announcement that was made too early, say.
+// Fails when mail of its other senders is refused before it could announce
+// them, or stops the line once more.
+func TestAHostThatWasLateIsHeardAgain(t *testing.T) {
+	t.Attr("threat", "G5")
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
+	b := fl.gateway("hostb")
+	b.solicitWait = time.Hour
+	b.run().await(Connected)
+	fl.key("hosta")
+	fl.key("hostc")
+	friend, to := fl.entity("hostc"), fl.entity("hostb")
+	box := b.attach(to)
+	_, ch := stranger(t, uri)
+	mail := func(signer, from, body string) {
+		raw(t, ch, fl.names().Msg(), to, fl.letter(envelope.Send, signer, from, to, body), nil)
+	}
+	mail("hosta", nobodys(), "of somebody who is left out")
+	eventually(t, "it is asked for", func() bool { return b.Stats().Parked == 1 })
+	b.Heard("hosta", true)
+	eventually(t, "it is refused", func() bool { return b.Refusals()["unknown_home"] == 1 })
+	var senders []string
+	for range 2 * waitingMost {
+		gid := nobodys()
+		senders = append(senders, gid)
+		mail("hosta", gid, gid)
+	}
+	mail("hostc", friend, "a friend's")
+	box.take(t, "a friend's")
+	for _, gid := range senders {
+		fl.settle(gid, "hosta")
+	}
+	b.Heard("hosta", true)
+	for _, gid := range senders {
+		box.take(t, gid)
+	}
+}
+
+// Fails when what one trusted host says of a sender holds up, or has refused,
+// the mail that comes from the sender's own host.
+func TestAForgeryIsNotAtTheCostOfItsSender(t *testing.T) {
+	t.Attr("threat", "G1")
+	uri := rabbit.URI(t)
+	fl := newFleet(t, uri)
+	b := fl.gateway("hostb")
+	b.solicitWait = time.Hour
+	b.run().await(Connected)
+	fl.key("hosta")
+	fl.key("hostc")
+	from, to := nobodys(), fl.entity("hostb")
+	box := b.attach(to)
+	_, ch := stranger(t, uri)
+	for _, signer := range []string{"hosta", "hostc"} {
+		raw(t, ch, fl.names().Msg(), to, fl.letter(envelope.Send, signer, from, to, "signed by "+signer), nil)
+		eventually(t, signer+" is asked", func() bool {
+			select {
+			case host := <-b.solicited:
+				return host == signer
+			default:
+				return false
+			}
+		})
+	}
+	b.Heard("hosta", true) // it does not announce the sender
+	eventually(t, "the forgery is refused", func() bool { return b.Refusals()["unknown_home"] > 0 })
+	fl.settle(from, "hostc")
+	b.Heard("hostc", true)
+	box.take(t, "signed by hostc")
+	if n := b.Refusals()["unknown_home"]; n != 1 {
+		t.Errorf("%d were refused, want the forgery alone", n)
+	}
+}
+
+// lookups counts what a gateway looks up.
+type lookups struct {
+	Homes
+	n atomic.Int64
+}
+
+func (l *lookups) Home(gid string) (string, bool) { l.n.Add(1); return l.Homes.Home(gid) }
+
+// Fails when a host for which much mail waits is paid for with work at every
+// word of others, or at every further message.
+func TestWhatWaitsCostsNothingUntilItsHostIsHeard(t *testing.T) {
+	t.Attr("threat", "G5")
+	fl := newFleet(t, "")
+	count := &lookups{}
+	b := fl.gateway("hostb", func(c *Config, d *Deps) {
+		c.URI = "amqp://127.0.0.1" // nobody dials it
+		count.Homes, d.Homes = d.Homes, count
+	})
+	fl.key("hosta")
+	fl.silence("hosta", true)
+	to := fl.entity("hostb")
+	in := newInbox(b.Fabric, Inbox{GID: to})
+	b.inboxes[to] = in
+	r := newReader(b.Fabric, place{lane: envelope.LaneMail, gid: to}, in.awaits, nil)
+	take := func(from string) {
+		e := fl.letter(envelope.Send, "hosta", from, to, "")
+		r.take(amqp.Delivery{Headers: amqp.Table(e.Table()), RoutingKey: to}, &hold{})
+	}
+	const many = 100
+	senders := make([]string, many)
+	for i := range senders {
+		senders[i] = nobodys()
+		take(senders[i])
+	}
+	woken := func() bool {
+		select {
+		case <-in.awaits.wake:
+			return true
+		default:
+			return false
+		}
+	}
+	if !woken() {
+		t.Error("a host that was heard while its first message was judged is missed")
+	}
+	count.n.Store(0)
+	r.resume()
+	for _, gid := range senders {
+		take(gid)
+	}
+	if n := count.n.Load(); n != 2*many {
+		t.Errorf("%d look-ups, want one a message and one for each that waited", n)
+	}
+	b.Heard("hostc", true)
+	if woken() {
+		t.Error("woken by a host for which nothing waits")
+	}
+	b.Heard("hosta", false)
+	if !woken() {
+		t.Error("not woken by the host for which mail waits")
+	}
+	if n := b.Stats().Parked; n != 2*many {
+		t.Errorf("%d wait, want %d", n, 2*many)
 	}
 }

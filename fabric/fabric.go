@@ -33,6 +33,7 @@ type Fabric struct {
 	refusedFor  time.Duration // refusedBeats but in tests
 	loadBytes   int64         // loadBytes but in tests
 	lookEvery   time.Duration // lookEvery but in tests
+	solicitWait time.Duration // solicitWait but in tests
 	uptime      func() time.Duration
 	lavin       func(*amqp.Connection) bool // lavin but in tests
 

@@ -179,7 +179,7 @@ func (fl *fleet) gateway(host string, change ...func(*Config, *Deps)) *gateway {
 	g := &gateway{
 		fl: fl, host: host, log: newLogged(), signals: make(chan *envelope.Envelope, 256),
 		presence: make(chan *envelope.Envelope, 256), dead: make(chan deadLetter, 256),
-		reported: make(chan fault.Code, 64), solicited: make(chan string, 256), states: make(chan State, 256),
+		reported: make(chan fault.Code, 64), solicited: make(chan string, 1024), states: make(chan State, 256),
 		noted: map[string]string{}, groups: map[string][]string{}, known: map[string]bool{},
 	}
 	cfg := Config{Host: host, URI: fl.uri, Prefix: fl.prefix} // a shorter heartbeat than usual is missed by a busy machine

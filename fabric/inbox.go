@@ -62,11 +62,11 @@ type InboxInfo struct {
 
 // inbox is an Inbox with its consumer, which lives from session to session.
 type inbox struct {
-	f    *Fabric
-	load load // what the handler has that is not settled, over all sessions
-	wake chan struct{}
-	more chan chan moreResult
-	end  chan chan endResult
+	f      *Fabric
+	load   load // what the handler has that is not settled, over all sessions
+	awaits *awaited
+	more   chan chan moreResult
+	end    chan chan endResult
 
 	mu     sync.Mutex
 	spec   Inbox
@@ -84,7 +84,7 @@ type moreResult struct {
 
 func newInbox(f *Fabric, spec Inbox) *inbox {
 	return &inbox{
-		f: f, spec: spec, load: load{sum: &f.load}, wake: make(chan struct{}, 1), more: make(chan chan moreResult),
+		f: f, spec: spec, load: load{sum: &f.load}, awaits: newAwaited(), more: make(chan chan moreResult),
 		end:  make(chan chan endResult),
 		info: InboxInfo{Status: InboxDetached, Since: f.deps.Now()},
 	}

@@ -281,13 +281,13 @@ func TestAJumpOfTheClockEndsNoWaiting(t *testing.T) {
 	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", from, to, "waits"), Confirmed)
 	eventually(t, "mail waits", func() bool { return b.Stats().Parked == 1 })
 	ahead.Store(int64(time.Hour))
-	b.Heard("hostc", false)
+	b.Heard("hosta", false)
 	eventually(t, "judged again", func() bool { return judged.Load() > 0 && b.Stats().Parked == 1 })
 	if r := b.Refusals(); len(r) != 0 {
 		t.Errorf("refused: %v", r)
 	}
 	steady.Store(true)
-	b.Heard("hostc", false)
+	b.Heard("hosta", false)
 	eventually(t, "refused", func() bool { return b.Refusals()["expired"] == 1 })
 	fl.settle(from, "hosta") // for the sweep
 }

@@ -98,15 +98,15 @@ func (s *session) unbindSignal(ctx context.Context, gid string) error {
 // readLane reads a queue until its channel, its consumer or the session ends.
 func (s *session) readLane(ch *amqp.Channel, deliveries <-chan amqp.Delivery, l lane) {
 	acks := &batch{ch: ch}
-	r := &reader{f: s.f, place: l.place, floods: floods{perMinute: s.f.cfg.PerPair}, accept: func(env *envelope.Envelope, _ *amqp.Delivery, h *hold) {
+	awaits := s.newAwaited()
+	r := newReader(s.f, l.place, awaits, func(env *envelope.Envelope, _ *amqp.Delivery, h *hold) {
 		l.handle(env, h)
 		if l.batch {
 			acks.add(h)
 		}
-	}}
+	})
 	defer r.forget()
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
-	wake := s.wakeable()
 	for {
 		source := deliveries
 		if r.full() {
@@ -122,7 +122,7 @@ func (s *session) readLane(ch *amqp.Channel, deliveries <-chan amqp.Delivery, l 
 				return
 			}
 			r.take(d, &hold{ch: ch, tag: d.DeliveryTag})
-		case <-wake:
+		case <-awaits.wake:
 			r.resume()
 		case <-r.look():
 			r.resume()
@@ -135,12 +135,12 @@ func (s *session) readLane(ch *amqp.Channel, deliveries <-chan amqp.Delivery, l 
 	}
 }
 
-func (s *session) wakeable() <-chan struct{} {
-	wake := make(chan struct{}, 1)
+func (s *session) newAwaited() *awaited {
+	a := newAwaited()
 	s.f.mu.Lock()
 	defer s.f.mu.Unlock()
-	s.wakes = append(s.wakes, wake)
-	return wake
+	s.awaits = append(s.awaits, a)
+	return a
 }
 
 // batch collects tags that are done.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"slices"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -18,13 +18,13 @@ const (
 	// solicitWait bounds the wait for an announcement (design §4, Homes).
 	solicitWait = 5 * time.Second
 	// waitingMost is how many messages of unknown home wait per queue. With
-	// more the queue is not read on, so that none is lost or overtaken. Of a
-	// host that did not announce whom it was asked for no more wait than that.
+	// more the queue is not read on, so that none is lost or overtaken. Those of
+	// a host that did not announce whom it was asked for do not stop it again.
 	waitingMost = 8
 	// waitingLeast is how many of one host wait where there is no room for more.
 	waitingLeast = 2
-	// liarFor is how long a host is remembered for that.
-	liarFor = 10 * time.Minute
+	// lateFor is how long a host is remembered for that.
+	lateFor = 10 * time.Minute
 
 	lookSoon  = 250 * time.Millisecond
 	lookLater = 5 * time.Second
@@ -38,10 +38,67 @@ type reader struct {
 	accept func(*envelope.Envelope, *amqp.Delivery, *hold)
 	room   func() bool // for one more that may wait for days; nil: always
 	parked []*parked
+	counts map[sender]int       // of the parked ones
+	hosts  map[string]tally     // likewise, by signer
+	awaits *awaited             // those hosts, for who hears them
 	quiet  map[string]bool      // hosts that are not heard, for which messages wait
-	liars  map[string]time.Time // hosts that did not announce a sender of theirs, and when that was
+	late   map[string]time.Time // hosts that did not announce a sender of theirs when asked, and when that was
 	floods floods
 	next   time.Time // when the parked ones are due; zero: not reckoned yet
+}
+
+// newReader makes the reader of a queue; awaits has what reads it woken.
+func newReader(f *Fabric, p place, awaits *awaited, accept func(*envelope.Envelope, *amqp.Delivery, *hold)) *reader {
+	return &reader{
+		f: f, place: p, accept: accept, awaits: awaits, floods: floods{perMinute: f.cfg.PerPair},
+		counts: map[sender]int{}, hosts: map[string]tally{}, quiet: map[string]bool{}, late: map[string]time.Time{},
+	}
+}
+
+// sender is whose messages stay in order. The signer belongs to it: what one
+// host says of a sender must not hold up what another says.
+type sender struct{ signer, from string }
+
+func senderOf(env *envelope.Envelope) sender { return sender{env.Signer, env.From} }
+
+// tally counts the parked messages of one host, and those that it was asked for.
+type tally struct{ all, asked int }
+
+// awaited are the hosts that the messages of one queue wait for.
+type awaited struct {
+	wake chan struct{} // capacity 1: one of them was heard
+
+	mu    sync.Mutex
+	hosts map[string]bool
+}
+
+func newAwaited() *awaited {
+	return &awaited{wake: make(chan struct{}, 1), hosts: map[string]bool{}}
+}
+
+// add wakes too: a host that is new here may have been heard since it was judged.
+func (a *awaited) add(host string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.hosts[host] {
+		a.hosts[host] = true
+		wait.Poke(a.wake)
+	}
+}
+
+// only drops the hosts for which nothing waits any more.
+func (a *awaited) only(hosts map[string]tally) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.hosts, func(host string, _ bool) bool { return hosts[host].all == 0 })
+}
+
+func (a *awaited) heard(host string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.hosts[host] {
+		wait.Poke(a.wake)
+	}
 }
 
 // parked is a message that waits for its sender's home to become known.
@@ -66,11 +123,12 @@ func (r *reader) take(d amqp.Delivery, h *hold) {
 	}
 	env, j := r.judge(&d)
 	m := &parked{env: env, d: d, h: h}
-	if env != nil && j.verdict != refuse && r.waits(env.From) {
-		r.resume() // its home may have become known since
-		if m.behind = r.waits(env.From); !m.behind {
-			j = r.f.verifier.resume(r.place, env)
+	unknown := j.verdict == solicit || j.verdict == silent
+	if env != nil && j.verdict != refuse && r.counts[senderOf(env)] > 0 {
+		if !unknown {
+			r.resume() // its home became known
 		}
+		m.behind = r.counts[senderOf(env)] > 0
 	}
 	waits := m.behind || j.verdict == solicit || j.verdict == silent && r.place.lane == envelope.LaneMail
 	switch {
@@ -83,23 +141,21 @@ func (r *reader) take(d amqp.Delivery, h *hold) {
 	}
 }
 
-// crowdedBy reports whether so much mail of one host waits that one more would
-// be at the cost of other hosts': it must not stop the line again and again by
-// senders that it does not announce, nor fill it for as long as it keeps silent.
+// crowdedBy reports whether so many messages of one host wait that one more is
+// refused unheard. Mail is not, but for want of room: it is somebody's word.
 func (r *reader) crowdedBy(host string) bool {
-	n := 0
-	for _, m := range r.parked {
-		if m.env.Signer == host {
-			n++
-		}
+	n := r.hosts[host].all
+	if r.place.lane == envelope.LaneMail {
+		return n >= waitingLeast && r.room != nil && !r.room()
 	}
-	return n >= waitingMost && r.lied(host) || n >= waitingLeast && r.room != nil && !r.room()
+	return n >= waitingMost && r.isLate(host)
 }
 
-// lied reports whether host did not announce a sender of its own lately.
-func (r *reader) lied(host string) bool {
-	at, ok := r.liars[host]
-	return ok && time.Since(at) < liarFor
+// isLate reports whether host did not announce a sender of its own lately. It
+// must not stop the line for that again and again.
+func (r *reader) isLate(host string) bool {
+	at, ok := r.late[host]
+	return ok && time.Since(at) < lateFor
 }
 
 // again takes the new hold on a message that waits and was handed back: it
@@ -205,53 +261,52 @@ func (r *reader) settle(do func() error) {
 }
 
 func (r *reader) park(m *parked) {
-	r.parked = append(r.parked, m)
+	host := m.env.Signer
+	n := r.hosts[host]
+	n.all++
 	if m.asked {
+		n.asked++
 		r.next = time.Time{}
 	}
+	r.parked, r.hosts[host] = append(r.parked, m), n
+	r.counts[senderOf(m.env)]++
+	r.awaits.add(host)
 	r.f.stats.parked.Add(1)
-	if host := m.env.Signer; !m.asked && !m.behind && !r.quiet[host] {
-		if r.quiet == nil {
-			r.quiet = map[string]bool{}
-		}
+	if !m.asked && !m.behind && !r.quiet[host] {
 		r.quiet[host] = true
 		r.f.log.Warn("message waits: its sender's home is unknown and its host is not heard", append(about(&m.d, m.env), "queue", r.place.queue)...)
 	}
 }
 
 func (r *reader) ask(m *parked) {
-	m.asked, m.until, m.heard = true, time.Now().Add(solicitWait), r.f.fullsOf(m.env.Signer)
+	m.asked, m.until, m.heard = true, time.Now().Add(r.f.solicitWait), r.f.fullsOf(m.env.Signer)
 	r.f.deps.Homes.Solicit(m.env.Signer)
-}
-
-// waits reports whether mail from that sender waits already.
-func (r *reader) waits(from string) bool {
-	for _, m := range r.parked {
-		if m.env.From == from {
-			return true
-		}
-	}
-	return false
 }
 
 // resume judges everything parked again, in order; mail behind other mail of
 // its sender waits along.
 func (r *reader) resume() {
-	list := r.parked
-	r.parked, r.next = nil, time.Time{}
-	r.f.stats.parked.Add(-int64(len(list)))
-	waiting, unknown := map[string]bool{}, map[string]bool{}
+	list := r.empty()
+	unknown := map[sender]bool{}
 	for _, m := range list {
-		if !waiting[m.env.From] || r.over(m) {
+		if r.counts[senderOf(m.env)] == 0 || r.over(m) {
 			r.rejudge(m, unknown)
 		} else {
 			r.park(m)
 		}
-		waiting[m.env.From] = waiting[m.env.From] || r.waits(m.env.From)
 	}
-	maps.DeleteFunc(r.quiet, func(host string, _ bool) bool {
-		return !slices.ContainsFunc(r.parked, func(m *parked) bool { return m.env.Signer == host })
-	})
+	r.awaits.only(r.hosts)
+	maps.DeleteFunc(r.quiet, func(host string, _ bool) bool { return r.hosts[host].all == 0 })
+}
+
+// empty takes all that is parked. Its hosts are awaited until only is called.
+func (r *reader) empty() []*parked {
+	list := r.parked
+	r.parked, r.next = nil, time.Time{}
+	clear(r.counts)
+	clear(r.hosts)
+	r.f.stats.parked.Add(-int64(len(list)))
+	return list
 }
 
 // over reports whether the life of a message ended while it waited.
@@ -261,18 +316,15 @@ func (r *reader) over(m *parked) bool {
 
 // rejudge judges again what waits. unknown are the senders that turned out not
 // to be announced: what waited behind their first message goes with it.
-func (r *reader) rejudge(m *parked, unknown map[string]bool) {
+func (r *reader) rejudge(m *parked, unknown map[sender]bool) {
 	j := r.f.verifier.resume(r.place, m.env)
 	m.behind = false
 	switch {
-	case j.verdict == solicit && (m.asked || unknown[m.env.From]):
-		if unknown[m.env.From] || r.f.fullsOf(m.env.Signer) > m.heard || !time.Now().Before(m.until) {
+	case j.verdict == solicit && (m.asked || unknown[senderOf(m.env)]):
+		if unknown[senderOf(m.env)] || r.f.fullsOf(m.env.Signer) > m.heard || !time.Now().Before(m.until) {
 			j = refused(reasonUnknownHome, fault.Refused, "host %s signed a message from %s and does not announce it", m.env.Signer, m.env.From)
-			unknown[m.env.From] = true
-			if r.liars == nil {
-				r.liars = map[string]time.Time{}
-			}
-			r.liars[m.env.Signer] = time.Now()
+			unknown[senderOf(m.env)] = true
+			r.late[m.env.Signer] = time.Now()
 			break
 		}
 		r.park(m)
@@ -288,19 +340,18 @@ func (r *reader) rejudge(m *parked, unknown map[string]bool) {
 
 // forget drops everything parked: the broker gives it again.
 func (r *reader) forget() {
-	r.f.stats.parked.Add(-int64(len(r.parked)))
-	for _, m := range r.parked {
+	for _, m := range r.empty() {
 		m.h.end()
 	}
-	r.parked = nil
+	r.awaits.only(r.hosts)
 }
 
 // full reports whether to read on would be to let too many wait.
 func (r *reader) full() bool {
 	n := 0
-	for _, m := range r.parked {
-		if m.asked && !r.lied(m.env.Signer) {
-			n++
+	for host, t := range r.hosts {
+		if !r.isLate(host) {
+			n += t.asked
 		}
 	}
 	return n > waitingMost
@@ -314,10 +365,9 @@ func (r *reader) look() <-chan time.Time {
 	}
 	if r.next.IsZero() {
 		r.next = time.Now().Add(lookLater)
-		for _, m := range r.parked {
-			if m.asked {
+		for _, t := range r.hosts {
+			if t.asked > 0 {
 				r.next = time.Now().Add(lookSoon)
-				break
 			}
 		}
 	}
@@ -334,11 +384,11 @@ func (f *Fabric) Heard(host string, full bool) {
 		f.heard[host]++
 	}
 	for _, in := range f.inboxes {
-		wait.Poke(in.wake)
+		in.awaits.heard(host)
 	}
 	if f.sess != nil {
-		for _, w := range f.sess.wakes {
-			wait.Poke(w)
+		for _, a := range f.sess.awaits {
+			a.heard(host)
 		}
 	}
 }

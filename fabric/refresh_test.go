@@ -209,7 +209,7 @@ func TestMailOfASilentHostIsHandedBackToo(t *testing.T) {
 	eventually(t, "handed back", func() bool { return b.Stats().HandedBack == 2 })
 	a.send(from, to, "three")
 	for range 5 {
-		b.Heard("hostc", false) // has them judged again
+		b.Heard("hosta", false) // has them judged again
 		looked()
 	}
 	eventually(t, "they wait again", func() bool { return b.Stats().Parked == 3 })

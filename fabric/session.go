@@ -33,13 +33,13 @@ type session struct {
 	wg       sync.WaitGroup
 
 	// Under Fabric.mu:
-	pub      *pubChannel     // nil while there is no publish channel
-	presence bool            // presence may be published: before the state is connected
-	up       bool            // everything of design §3's "connected" but pub and blocked
-	blocked  string          // the broker's reason for taking no publishes
-	declared bool            // the inboxes of before are on the broker, or soon
-	inboxes  bool            // inboxes attach at once
-	wakes    []chan struct{} // of the lane readers
+	pub      *pubChannel // nil while there is no publish channel
+	presence bool        // presence may be published: before the state is connected
+	up       bool        // everything of design §3's "connected" but pub and blocked
+	blocked  string      // the broker's reason for taking no publishes
+	declared bool        // the inboxes of before are on the broker, or soon
+	inboxes  bool        // inboxes attach at once
+	awaits   []*awaited  // of the lane readers
 }
 
 func newSession(f *Fabric) *session {

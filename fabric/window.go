@@ -52,14 +52,12 @@ func (c *consumer) full() bool { return c != nil && c.unsettled.Load() >= int64(
 func newWindow(life context.Context, in *inbox, ch *amqp.Channel, lavin bool) *window {
 	f, spec := in.f, in.snapshot()
 	w := &window{in: in, spec: spec, ch: ch, queue: f.names.Inbox(spec.GID), lavin: lavin}
-	w.r = &reader{
-		f: f, floods: floods{perMinute: f.cfg.PerPair}, room: w.room,
-		place: place{lane: envelope.LaneMail, gid: spec.GID, worker: spec.Worker, queue: w.queue},
-		accept: func(env *envelope.Envelope, d *amqp.Delivery, h *hold) {
-			f.stats.delivered.Add(1)
-			spec.Handler(life, envelope.Delivery{Envelope: env, Redelivered: d.Redelivered, Settler: h})
-		},
-	}
+	at := place{lane: envelope.LaneMail, gid: spec.GID, worker: spec.Worker, queue: w.queue}
+	w.r = newReader(f, at, in.awaits, func(env *envelope.Envelope, d *amqp.Delivery, h *hold) {
+		f.stats.delivered.Add(1)
+		spec.Handler(life, envelope.Delivery{Envelope: env, Redelivered: d.Redelivered, Settler: h})
+	})
+	w.r.room = w.room
 	return w
 }
 
@@ -166,7 +164,7 @@ func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
 			case w.stands() && w.room():
 				err = w.turn(w.spec.Prefetch)
 			}
-		case <-in.wake:
+		case <-in.awaits.wake:
 			w.r.resume()
 		case <-w.r.look():
 			w.r.resume()
@@ -222,6 +220,9 @@ func (w *window) dropSettled() {
 // stands reports whether most of the present window is mail that waits for its
 // sender's host. That may take days, in which others' must get through.
 func (w *window) stands() bool {
+	if 2*len(w.r.parked) <= w.now.prefetch {
+		return false
+	}
 	n := 0
 	for _, m := range w.r.parked {
 		if m.h.from == w.now {
