@@ -158,7 +158,13 @@ func (r *run) all(ctx context.Context) error {
 			return err
 		}
 		if len(r.line) == 0 {
-			return r.Journal.holding(r.row.Queue, hand{})
+			switch over, err := r.over(ctx); {
+			case err != nil:
+				return err
+			case over:
+				return r.Journal.holding(r.row.Queue, hand{})
+			}
+			continue
 		}
 		before := r.count.Moved + r.count.Copies
 		if err := r.pass(ctx); err != nil && !errors.Is(err, errOtherwise) {
@@ -169,6 +175,25 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	return fault.Wrap(errOtherwise, fault.Conflict, "somebody else takes mail from %s, or puts it back, again and again; stop that, then run this again", r.row.Queue)
+}
+
+// over reports whether a queue in which the last survey saw nothing is empty. One
+// in which no survey saw any is only deleted when it stays so for a while: a
+// reader that is no consumer, or another host's run that was cut off right now,
+// may have had in hand all that it holds, and if-empty does not count that.
+func (r *run) over(ctx context.Context) (bool, error) {
+	for until := time.Now().Add(r.Return); ; {
+		ready, err := r.alone(ctx)
+		if err != nil || ready > 0 {
+			return false, err
+		}
+		if !r.Delete || r.count.Found+r.count.Arrived > 0 || time.Now().After(until) {
+			return true, nil
+		}
+		if err := again(ctx); err != nil {
+			return false, err
+		}
+	}
 }
 
 // lock waits until no other run holds mail of the queue. A queue whose mail is

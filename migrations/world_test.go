@@ -316,6 +316,11 @@ func (d *disturbed) step(name string) func() {
 	return func() { d.after(name, n) }
 }
 
+func (d *disturbed) Look(ctx context.Context, queue string) (migrations.Queue, error) {
+	defer d.step("look")()
+	return d.OldQueues.Look(ctx, queue)
+}
+
 func (d *disturbed) Take(ctx context.Context, queue string) (migrations.Old, bool, error) {
 	defer d.step("take")()
 	return d.OldQueues.Take(ctx, queue)
