@@ -132,6 +132,7 @@ func (r *Roster) hearPart(h *host, g *gatewayBody, seq uint64, at moment) {
 	h.digest, h.full, h.complete = "", round{}, true
 	h.fulls++
 	h.fullAt = at.mono
+	h.ask.open, h.ask.vain = false, 0
 	if !h.overflow {
 		r.vanish(h.id, h.records)
 	}

@@ -72,7 +72,8 @@ type ask struct {
 	last   time.Time
 	pause  time.Duration // what has to lie between two that come of a mismatch
 	demand bool          // somebody waits for it: asked whatever the digest says
-	vain   int           // solicitations in a row that no full announcement followed
+	open   bool          // one is out that no full announcement followed yet
+	vain   int           // those in a row that none had followed when the next was due
 }
 
 // silentAfter is how many solicitations in vain make a host one that does not
@@ -92,7 +93,7 @@ func (h *host) admit(s stamp) (fresh, reborn bool) {
 		return false, false
 	case s.Boot > h.boot:
 		reborn = h.boot != 0
-		h.boot, h.left, h.complete, h.claimed, h.full, h.ask.vain = s.Boot, false, false, "", round{}, 0
+		h.boot, h.left, h.complete, h.claimed, h.full, h.ask.open, h.ask.vain = s.Boot, false, false, "", round{}, false, 0
 	case s.Seq != h.seq+1:
 		h.complete, h.full = false, round{}
 	}

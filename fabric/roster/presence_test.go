@@ -234,7 +234,8 @@ func TestClaimOfAForeignGidIsRefusedAndDoesNotSolicitForEver(t *testing.T) {
 	})
 }
 
-// Fails when solicitations that don't help keep their pace.
+// Fails when solicitations that don't help keep their pace, or when a host that
+// answers each of them passes for one that does not.
 func TestSolicitationsThatDoNotHelpSlowDown(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fleet) {
 		f.quick = true
@@ -247,6 +248,9 @@ func TestSolicitationsThatDoNotHelpSlowDown(t *testing.T) {
 		}
 		if n := a.Stats().Solicited; n < 10 || n > 40 {
 			t.Errorf("%d solicitations in an hour; there should be some and few", n)
+		}
+		if v := a.Hosts()[1]; v.Complete || v.Silent {
+			t.Errorf("it answers what does not fit its digest: %+v", v)
 		}
 	})
 }

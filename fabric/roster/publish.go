@@ -245,7 +245,12 @@ func (r *Roster) restore(list []outgoing, err error) {
 			r.changed()
 		}
 		for _, id := range m.targets {
-			if h := r.hosts[id]; h != nil && h.ask.at.IsZero() {
+			h := r.hosts[id]
+			if h == nil {
+				continue
+			}
+			h.ask.open, h.ask.demand = false, true // nobody was asked, and it is due still
+			if h.ask.at.IsZero() {
 				h.ask.at = again
 			}
 		}

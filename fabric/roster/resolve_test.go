@@ -1,7 +1,10 @@
 package roster
 
 import (
+	"context"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -136,6 +139,77 @@ func TestNearest(t *testing.T) {
 	} {
 		want(t, address, strings.Join(nearest(address, all), " "), names)
 	}
+}
+
+// A host that does not answer is told of as one that does not trust this one.
+// Fails when that is said while the last solicitation may still be answered, of
+// solicitations that the broker did not take, or of the life before a restart.
+func TestAHostIsSilentOnlyAfterItWasAskedInVain(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		f.join("hostb", worker(1, "builder"))
+		deaf := func(to string, e *envelope.Envelope) bool { return to == "hostb" && e.Signer == "hosta" }
+		f.setLose(deaf)
+		var broken atomic.Bool
+		var asks atomic.Int64
+		a := f.start("hosta", func(c *Config) {
+			publish := c.Publish
+			c.Publish = func(ctx context.Context, e *envelope.Envelope) error {
+				if strings.Contains(string(e.Body), `"targets"`) { // not the one of Sync
+					if broken.Load() {
+						return errors.New("not taken")
+					}
+					asks.Add(1)
+				}
+				return publish(ctx, e)
+			}
+		})
+		broken.Store(true)
+		a.connect()
+		silent := func() bool { return a.Hosts()[1].Silent }
+		pass(10 * time.Minute)
+		if n := a.Stats().Solicited; n < silentAfter+2 || silent() {
+			t.Errorf("solicited %d times, and the broker took none: silent is %v", n, silent())
+		}
+		broken.Store(false)
+		for n := range silentAfter + 1 {
+			for from := asks.Load(); asks.Load() == from; {
+				if silent() {
+					t.Errorf("silent after %d solicitations, of which the last may be answered yet", n)
+				}
+				pass(100 * time.Millisecond)
+			}
+		}
+		if !silent() {
+			t.Errorf("not silent after %d solicitations that were not answered", silentAfter)
+		}
+		f.members["hostb"].crash()
+		b := f.start("hostb")
+		b.mustSet(worker(1, "builder"))
+		f.setLose(func(to string, e *envelope.Envelope) bool { // and its full announcement is lost
+			return deaf(to, e) || to == "hosta" && e.Signer == "hostb" && strings.Contains(string(e.Body), `"parts"`)
+		})
+		b.connect()
+		if v := a.Hosts()[1]; v.Complete || v.Silent {
+			t.Errorf("started anew: %+v", v)
+		}
+	})
+}
+
+// Fails when a full announcement that somebody waits for is not asked for any
+// more because the broker did not take the first solicitation.
+func TestAFailedSolicitationIsRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fleet) {
+		f.join("hosta", worker(1, "builder"))
+		b := f.join("hostb")
+		pass(time.Minute)
+		before := b.FullCount("hosta")
+		b.setCut(true)
+		b.Solicit("hosta")
+		pass(time.Second)
+		b.setCut(false)
+		pass(DefaultInterval + time.Second)
+		want(t, "full announcements", b.FullCount("hosta"), before+1)
+	})
 }
 
 // A host that does not trust ours is heard, and refuses what we ask. Fails when

@@ -67,9 +67,10 @@ func (r *Roster) dueAsks(now time.Time) []string {
 		}
 		if h.ask.demand || h.state(now) != Unknown && !h.left && !h.settled() {
 			due = append(due, id)
-			if h.ask.vain++; h.fullAt.After(h.ask.last) {
-				h.ask.vain = 0 // what was asked last was answered
+			if h.ask.open { // by now it was time to answer the last
+				h.ask.vain++
 			}
+			h.ask.open = true
 			h.ask.pause = min(max(askEvery, 2*h.ask.pause), maxPause)
 			h.ask.last = now
 		}
