@@ -125,11 +125,11 @@ func (o *OldQueues) Look(ctx context.Context, queue string) (migrations.Queue, e
 // type; without it the queue may be of any (broker fact §2).
 var replicated = regexp.MustCompile(`current is '(quorum|stream)'`)
 
-// Replicated reports whether queue, which is there, is a quorum queue or a stream: these
-// give back in another order what was taken, or nothing.
+// Replicated reports whether queue is a quorum queue or a stream: these give back
+// in another order what was taken, or nothing. migrations.ErrNoQueue.
 func (o *OldQueues) Replicated(ctx context.Context, queue string) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, interrupted(err)
+	if _, err := o.Look(ctx, queue); err != nil { // it would be made
+		return false, err
 	}
 	defer o.cutAfter(ctx, o.con)()
 	err := aside(o.con, func(ch *amqp.Channel) error {
@@ -436,11 +436,15 @@ func (o *OldQueues) Release() {
 // Delete removes queue if it is empty and nobody consumes it. Of a quorum queue
 // the broker does not take these conditions, so it stays.
 func (o *OldQueues) Delete(ctx context.Context, queue string) (bool, error) {
-	if stays, err := o.Replicated(ctx, queue); err != nil || stays {
+	stays, err := o.Replicated(ctx, queue)
+	if errors.Is(err, migrations.ErrNoQueue) {
+		return false, nil
+	}
+	if err != nil || stays {
 		return false, err
 	}
 	defer o.cutAfter(ctx, o.con)()
-	err := aside(o.con, func(ch *amqp.Channel) error {
+	err = aside(o.con, func(ch *amqp.Channel) error {
 		_, err := ch.QueueDelete(queue, true, true, false)
 		return err
 	})

@@ -124,7 +124,7 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 	if errors.Is(err, ErrNoQueue) { // somebody deleted it, with all that it held
 		r.count.Vanished += r.count.Left
 		r.count.Left = 0
-		err = m.Journal.holding(row.Queue, hand{})
+		return r.count, m.Journal.holding(row.Queue, hand{})
 	}
 	if err == nil && m.Delete {
 		failpoint.Hit("migrate.delete.before")

@@ -174,8 +174,9 @@ func TestTheOldDaemonStartedInTheMiddle(t *testing.T) {
 	w.inOrder(sent)
 }
 
-// Fails when a queue that is deleted under way stops the run, or when what was
-// taken from it to be moved is dropped.
+// Fails when a queue that is deleted under way stops the run, is made again, or is
+// said to be deleted by the run, or when what was taken from it to be moved is
+// dropped.
 func TestAQueueDeletedMeanwhile(t *testing.T) {
 	for _, x := range []struct {
 		at   string
@@ -199,10 +200,18 @@ func TestAQueueDeletedMeanwhile(t *testing.T) {
 					}
 				}
 			}
-			c, err := w.run(disturb(remove, nil))
+			b := w.dial(w.uri)
+			defer b.Close()
+			c, err := w.moveOver(disturb(remove, nil)(b), true)
 			want.Queue = w.queue()
 			if err != nil || c != want {
 				t.Errorf("it came to %+v, %v; want %+v", c, err, want)
+			}
+			if odd, err := b.Replicated(t.Context(), w.queue()); odd || err != migrations.ErrNoQueue {
+				t.Errorf("its type is asked for: %t, %v", odd, err)
+			}
+			if q, err := b.Look(t.Context(), w.queue()); err != migrations.ErrNoQueue {
+				t.Errorf("it is there again: %+v, %v", q, err)
 			}
 			w.inOrder(sent[:want.Moved])
 		})

@@ -79,7 +79,11 @@ func Plan(ctx context.Context, b Broker, s Sources) ([]Row, error) {
 		r := s.row(name, q)
 		r.Foreign = !ours[name]
 		if r.Problem == "" && q.Ready > 0 {
-			if r.Problem, err = ofAnotherType(ctx, b, name); err != nil {
+			r.Problem, err = ofAnotherType(ctx, b, name)
+			if errors.Is(err, ErrNoQueue) { // by now
+				continue
+			}
+			if err != nil {
 				return nil, err
 			}
 		}

@@ -70,7 +70,7 @@ type Broker interface {
 	// Look changes nothing; ErrNoQueue.
 	Look(ctx context.Context, queue string) (Queue, error)
 	// Replicated reports whether a queue that is there is of a type that does
-	// not give back in order what was taken: a quorum queue or a stream.
+	// not give back in order what was taken: a quorum queue or a stream. ErrNoQueue.
 	Replicated(ctx context.Context, queue string) (bool, error)
 	// Lock has no other connection move mail of queue until Release, or until the
 	// broker notices that this one is gone. False: another one is at it, or the
@@ -98,7 +98,7 @@ type Broker interface {
 	// lock.
 	Release()
 	// Delete removes the queue if it is empty and nobody consumes it; false:
-	// it is in use, or of a type that stays.
+	// it is in use, of a type that stays, or not there.
 	Delete(ctx context.Context, queue string) (bool, error)
 }
 
