@@ -300,6 +300,30 @@ func TestARunMadeAgainDaysLater(t *testing.T) {
 	}
 }
 
+// Fails when a run made with a clock that was far ahead has what it may have sent
+// go out again as of then: it would live until then, whatever is wrong with it.
+func TestARunMadeWithAClockFarAhead(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	sent := numbered(2)
+	w.old(sent...)
+	cut := errors.New("cut")
+	if _, err := w.move(again{later: 30 * 24 * time.Hour, around: func(b *fabric.OldQueues) migrations.Broker {
+		return &failing{OldQueues: b, at: 1, err: cut}
+	}}); !errors.Is(err, cut) {
+		t.Fatal(err)
+	}
+	w.done(again{}, 2, 1) // the second was not tried
+	got := w.mail()
+	if len(got) != 2 {
+		t.Errorf("the main gets %d messages", len(got))
+	}
+	for _, e := range got {
+		if until := time.UnixMilli(e.ExpiresAt); until.After(time.Now().Add(8 * 24 * time.Hour)) {
+			t.Errorf("%q lives until %s", e.Body, until)
+		}
+	}
+}
+
 // Fails when mail that was marked and not sent begins its life with the mark: it
 // would have little left when the run is made again days later.
 func TestMailThatWasOnlyMarkedLivesAsLong(t *testing.T) {

@@ -257,11 +257,19 @@ func (j *Journal) begin(queue string, places []place, batch []Old, t terms) (all
 // not arrive at the end of its life.
 const stale = 5 * 24 * time.Hour
 
-func (h head) fresh(t terms) bool { return t.now-h.TS <= stale.Milliseconds() }
+// early is how far it may be ahead: a clock is put right by a little unnoticed,
+// but one that was far ahead would have the letter live for as much longer.
+const early = time.Minute
+
+// fresh reports whether a letter of ts can be published, at now (Unix milliseconds).
+func fresh(ts, now int64) bool {
+	age := now - ts
+	return -early.Milliseconds() <= age && age <= stale.Milliseconds()
+}
 
 // goesOn reports whether what may have been sent under h can be sent so again.
 func (h head) goesOn(o Old, t terms) bool {
-	return h.From == t.from && h.To == t.to && h.fresh(t) &&
+	return h.From == t.from && h.To == t.to && fresh(h.TS, t.now) &&
 		(h.Limit <= t.limit || len(asText(o.Body)) <= t.limit)
 }
 
@@ -281,7 +289,7 @@ func choose(tx *bolt.Tx, queue string, p place, o Old, t terms) (head, error) {
 	case !taken || first.Key == p.key:
 		h.ID = id
 		return h, put(tx, bucketOwners, id, owner{queue, p.key, p.hash, h})
-	case first.Queue == queue && first.Hash == p.hash && (first.Head.Sent && first.Head.fresh(t) || first.Head.goesOn(o, t)):
+	case first.Queue == queue && first.Hash == p.hash && (first.Head.Sent && fresh(first.Head.TS, t.now) || first.Head.goesOn(o, t)):
 		// Not published, or like the first, so that its recipient takes it for
 		// that one.
 		h = first.Head

@@ -376,7 +376,7 @@ func (r *run) settleTimes() error {
 			return err
 		}
 		r.ts[p.key] = now
-		if age := now - p.mark.ts; !known && 0 <= age && age <= stale.Milliseconds() {
+		if !known && fresh(p.mark.ts, now) {
 			r.ts[p.key] = p.mark.ts
 		}
 	}
