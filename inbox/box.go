@@ -23,7 +23,7 @@ type box struct {
 	over    chan struct{}               // closed when the entity is gone
 	filling sync.Mutex                  // one refill at a time; taken before mu
 	started bool                        // guarded by Inbox.mu
-	telling sync.Mutex                  // one word to Config.Changed at a time; taken after Inbox.registry
+	telling sync.Mutex                  // one word to Config.Changed at a time; taken before Inbox.registry
 
 	life   context.Context // until the entity's end begins
 	retire context.CancelFunc
@@ -132,6 +132,12 @@ func (b *box) snapshot() store.Entity {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.entity
+}
+
+// told waits for a word about the entity that is under way.
+func (b *box) told() {
+	b.telling.Lock()
+	defer b.telling.Unlock()
 }
 
 // isOver reports whether the entity is gone.

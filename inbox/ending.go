@@ -54,37 +54,45 @@ func (in *Inbox) AwaitEnd(ctx context.Context, gid string) store.Entity {
 	return b.snapshot()
 }
 
-// retire records that an entity ends, before anybody acts on it: after a crash
-// it ends all the same. One that is reaped for a pane that it does not have any
-// more does not end.
+// retire records that an entity ends, and tells of it, before anybody acts on
+// it: after a crash it ends all the same. One that is reaped for a pane that it
+// does not have any more does not end.
 func (in *Inbox) retire(ctx context.Context, b *box, reaped *Pane) error {
+	b.telling.Lock() // before the registry, over which nobody waits for the broker
+	defer b.telling.Unlock()
+	e, ends, err := in.recordEnd(ctx, b, reaped)
+	if !ends {
+		return err
+	}
+	in.cfg.Changed(e)
+	in.log.Info("an entity ends", "name", e.Name, "gid", e.GID)
+	in.mu.Lock()
+	in.start(b)
+	in.mu.Unlock()
+	return nil
+}
+
+func (in *Inbox) recordEnd(ctx context.Context, b *box, reaped *Pane) (e store.Entity, ends bool, err error) {
 	in.registry.Lock()
 	defer in.registry.Unlock()
-	e := b.snapshot()
+	e = b.snapshot()
 	if e.Ended() || reaped != nil && *reaped != paneOf(e) {
-		return nil
+		return e, false, nil
 	}
 	failpoint.Hit("inbox.retire.before")
 	e.State, e.KeepPane = store.EntityStopping, reaped != nil && !e.Launched
-	err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
+	err = in.cfg.Store.Write(ctx, func(tx *store.Tx) error {
 		if err := tx.DeleteTokens(e.GID); err != nil {
 			return err
 		}
 		return tx.PutEntity(e)
 	})
 	if err != nil {
-		return err
+		return e, false, err
 	}
 	failpoint.Hit("inbox.retire.after")
-	b.telling.Lock()
-	in.cfg.Changed(e) // presence is withdrawn before the loop takes the next step
 	b.become(e)
-	b.telling.Unlock()
-	in.log.Info("an entity ends", "name", e.Name, "gid", e.GID)
-	in.mu.Lock()
-	in.start(b)
-	in.mu.Unlock()
-	return nil
+	return e, true, nil
 }
 
 // endPatience is how often the steps of an end are tried in strict order: for
@@ -95,6 +103,7 @@ const endPatience = 20
 // windUp takes the steps of an end, in their order and again and again, until
 // all are done or ctx ends; after a restart it goes on.
 func (in *Inbox) windUp(ctx context.Context, b *box) {
+	b.told() // presence is withdrawn before the first step
 	said := ""
 	for round := 0; ctx.Err() == nil; round++ {
 		done, err := in.windUpOnce(ctx, b, round < in.patience)
@@ -183,20 +192,28 @@ func (in *Inbox) drained(ctx context.Context, b *box) (done bool, err error) {
 	return b.items.Len() == 0 && !b.partial, nil // being stored, offered or injected: they come back or not
 }
 
-// gone records that nothing is left of an entity.
+// gone records that nothing is left of an entity, and tells of it.
 func (in *Inbox) gone(ctx context.Context, b *box) (done bool, err error) {
+	e, err := in.recordGone(ctx, b)
+	if err != nil {
+		return false, err
+	}
+	in.tell(e.GID)
+	in.log.Info("an entity has ended", "name", e.Name, "gid", e.GID)
+	close(b.over)
+	return true, nil
+}
+
+func (in *Inbox) recordGone(ctx context.Context, b *box) (store.Entity, error) {
 	in.registry.Lock()
 	defer in.registry.Unlock()
 	e := b.snapshot()
 	e.State, e.GoneAt = store.EntityGone, in.cfg.Now().UnixMilli()
 	if err := in.cfg.Store.Write(ctx, func(tx *store.Tx) error { return tx.PutEntity(e) }); err != nil {
-		return false, err
+		return e, err
 	}
 	b.become(e)
-	in.tell(e.GID)
-	in.log.Info("an entity has ended", "name", e.Name, "gid", e.GID)
-	close(b.over)
-	return true, nil
+	return e, nil
 }
 
 // goneFor is how long an entity that is gone is remembered. Nobody can ask for

@@ -52,7 +52,8 @@ func (in *Inbox) Register(ctx context.Context, r Registration) (e store.Entity, 
 }
 
 // tell hands an entity as it is now to Config.Changed, which may ask the broker
-// and take its time: only who changes the same entity waits for it.
+// and take its time: only who tells of the same entity waits for it, so the
+// registry is not held.
 func (in *Inbox) tell(gid string) {
 	b := in.box(gid)
 	if b == nil {

@@ -309,11 +309,9 @@ type reports struct {
 }
 
 func (r *reports) Progress(p envelope.Report) {
-	r.life.alive(func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.progress = append(r.progress, p)
-	})
+	r.mu.Lock() // before life's, as everywhere
+	defer r.mu.Unlock()
+	r.life.alive(func() { r.progress = append(r.progress, p) })
 }
 
 func (r *reports) Final(_ context.Context, p envelope.Report) error {

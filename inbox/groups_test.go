@@ -96,7 +96,7 @@ func TestTheTwoCopiesOfABroadcastMeet(t *testing.T) {
 			}
 			w.awaitAcked(m, "acked")
 			w.awaitScreen("pane-w", &local)
-			same(t, "outcome", "injected", w.outcome(e.GID, env.MsgID))
+			await(t, "the outcome injected", func() bool { return w.outcome(e.GID, env.MsgID) == "injected" })
 			if told := w.reports.told(env.MsgID); len(told) == 0 || told[len(told)-1] != "INJECTED" {
 				t.Errorf("told %v", told)
 			} else if n := count(told, "INJECTED"); n != 1 {

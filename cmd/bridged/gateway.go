@@ -285,8 +285,8 @@ func (g *gateway) entityChanged(e store.Entity) {
 
 // attach consumes an entity's inbox until it is gone; where that is done
 // already only its groups can have changed, and what it holds stays with it.
-// The broker is only asked if they did: whoever waits for this holds up all
-// that changes an entity.
+// The broker is only asked if they did: whatever else is told of the entity
+// waits for this.
 func (g *gateway) attach(e store.Entity) error {
 	if e.State == store.EntityGone {
 		g.attached.Delete(e.GID)
