@@ -244,7 +244,8 @@ func (r *reader) refuse(m *parked, j judgement) {
 }
 
 // drop lets go of a signal or request whose signer is not heard: signals may be
-// lost, and requests are made again.
+// lost, SPAWN and STOP are made again, and who asked by TRACE is told that the
+// answer is missing.
 func (r *reader) drop(m *parked) {
 	r.f.stats.dropped.Add(1)
 	if unsaid, say := r.f.refusals.say("dropped"); say {

@@ -11,7 +11,7 @@ import (
 type Stats struct {
 	Confirmed, Returned, Nacked, InDoubt, Refused uint64 // publishes by outcome
 	SessionsLost                                  uint64
-	Dropped                                       uint64 // signals of unknown home from a silent host
+	Dropped                                       uint64 // signals and requests of unknown home from a silent host
 	UnknownKinds                                  uint64 // ignored messages of a newer minor version
 	Unsupported                                   uint64 // control messages nobody serves
 	Parked                                        int64  // messages that wait for their sender's home

@@ -57,7 +57,7 @@ func (c collector) broker(s series, st fabric.Stats) {
 	}
 	s.count("delivered_total", "Verified mail handed on.", st.Delivered)
 	s.count("signals_total", "Verified signals handed on.", st.Signals)
-	s.count("signals_dropped_total", "Signals let go because nobody knew their sender's home.", st.Dropped)
+	s.count("signals_dropped_total", "Signals and control requests let go because nobody knew their sender's home.", st.Dropped)
 	s.count("handed_back_total", "Mail held for long, handed back and taken again before the broker's limit.", st.HandedBack)
 	s.count("unknown_kinds_total", "Messages of kinds that only a later version knows, let go.", st.UnknownKinds)
 	s.count("unsupported_control_total", "Control messages that nobody here serves, let go.", st.Unsupported)
