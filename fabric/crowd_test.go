@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -93,13 +94,15 @@ func TestMailOfAHostThatIsNotHeardLeavesRoomForOthers(t *testing.T) {
 	}
 }
 
-// Fails when mail that waits for a silent host takes more room than there is.
+// Fails when mail that waits for a silent host takes more room than there is,
+// or when for that some of it is refused, overtaken or comes without its text,
+// or others' does not get through.
 func TestOnlySoMuchWaitsForAHostThatIsNotHeard(t *testing.T) {
 	t.Attr("threat", "G5")
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	b := fl.gateway("hostb")
-	b.loadBytes, b.lookEvery = 32<<10, 10*time.Millisecond
+	b.loadBytes, b.lookEvery, b.solicitWait = 32<<10, 10*time.Millisecond, time.Hour
 	b.run().await(Connected)
 	fl.key("hosta")
 	fl.key("hostc")
@@ -107,15 +110,45 @@ func TestOnlySoMuchWaitsForAHostThatIsNotHeard(t *testing.T) {
 	friend, to := fl.entity("hostc"), fl.entity("hostb")
 	box := b.attach(to, func(in *Inbox) { in.Prefetch = 16 })
 	_, ch := stranger(t, uri)
-	const flood = 60
-	for range flood {
-		raw(t, ch, fl.names().Msg(), to, fl.letter(envelope.Send, "hosta", nobodys(), to, string(make([]byte, 4<<10))), nil)
+	const senders, each = 12, 5
+	text := func(from string, n int) string { return fmt.Sprintf("%s %d %s", from, n, make([]byte, 4<<10)) }
+	next := map[string]int{}
+	for range senders {
+		next[nobodys()] = 0
+	}
+	for n := range each {
+		for from := range next {
+			raw(t, ch, fl.names().Msg(), to, fl.letter(envelope.Send, "hosta", from, to, text(from, n)), nil)
+		}
 	}
 	raw(t, ch, fl.names().Msg(), to, fl.letter(envelope.Send, "hostc", friend, to, "a friend's"), nil)
 	box.take(t, "a friend's")
-	refused, waits := int(b.Refusals()["unknown_home"]), int(b.Stats().Parked)
-	if refused+waits != flood || refused < flood/2 {
-		t.Errorf("%d were refused and %d wait, of %d", refused, waits, flood)
+	if n := b.Stats().Parked; n != senders*each {
+		t.Errorf("%d wait, want %d", n, senders*each)
+	}
+	if n := b.load.bytes.Load(); n > 2*b.loadBytes {
+		t.Errorf("what waits takes %d bytes, of %d", n, b.loadBytes)
+	}
+	for from := range next {
+		fl.settle(from, "hosta")
+	}
+	fl.silence("hosta", false)
+	b.Heard("hosta", true)
+	for range senders * each {
+		d := got(t, "mail that waited", box.mail)
+		if string(d.Body) != text(d.From, next[d.From]) || d.Redelivered {
+			t.Errorf("got %.50q of %s, want message %d; redelivered: %t", d.Body, d.From, next[d.From], d.Redelivered)
+		}
+		next[d.From]++
+		if err := d.Ack(); err != nil {
+			t.Error("ack:", err)
+		}
+	}
+	if r := b.Refusals(); len(r) != 0 {
+		t.Errorf("refused: %v", r)
+	}
+	if n := b.load.bytes.Load(); n != 0 {
+		t.Errorf("%d bytes are counted of what is done", n)
 	}
 }
 

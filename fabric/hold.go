@@ -52,6 +52,15 @@ func (h *hold) end() bool {
 	return true
 }
 
+// lighten tells that the body is not in memory any more.
+func (h *hold) lighten() {
+	if h.done.Load() {
+		return // it counts for nothing any more
+	}
+	h.load.add(0, -h.bytes)
+	h.bytes = 0
+}
+
 func (h *hold) settle(do func() error) error {
 	if !h.end() {
 		return errSettled

@@ -21,8 +21,6 @@ const (
 	// more the queue is not read on, so that none is lost or overtaken. Those of
 	// a host that did not announce whom it was asked for do not stop it again.
 	waitingMost = 8
-	// waitingLeast is how many of one host wait where there is no room for more.
-	waitingLeast = 2
 	// lateFor is how long a host is remembered for that.
 	lateFor = 10 * time.Minute
 
@@ -110,6 +108,8 @@ type parked struct {
 	until  time.Time // end of the wait after asking
 	behind bool      // waits only because mail of its sender does
 	heard  uint64    // full announcements of the signer before we asked
+	light  bool      // its text was let go of: the broker still has it
+	back   bool      // handed back, to get that text again
 }
 
 // take judges one delivery and acts on it.
@@ -130,9 +130,8 @@ func (r *reader) take(d amqp.Delivery, h *hold) {
 		}
 		m.behind = r.counts[senderOf(env)] > 0
 	}
-	waits := m.behind || j.verdict == solicit || j.verdict == silent && r.place.lane == envelope.LaneMail
 	switch {
-	case waits && r.crowdedBy(env.Signer):
+	case (m.behind || j.verdict == solicit) && r.crowdedBy(env.Signer):
 		r.refuse(m, refused(reasonUnknownHome, fault.Refused, "host %s signed a message from %s, which it did not announce, and others wait for the same already", env.Signer, env.From))
 	case m.behind:
 		r.park(m)
@@ -142,13 +141,9 @@ func (r *reader) take(d amqp.Delivery, h *hold) {
 }
 
 // crowdedBy reports whether so many messages of one host wait that one more is
-// refused unheard. Mail is not, but for want of room: it is somebody's word.
+// refused unheard. Mail never is: it is somebody's word.
 func (r *reader) crowdedBy(host string) bool {
-	n := r.hosts[host].all
-	if r.place.lane == envelope.LaneMail {
-		return n >= waitingLeast && r.room != nil && !r.room()
-	}
-	return n >= waitingMost && r.isLate(host)
+	return r.place.lane != envelope.LaneMail && r.hosts[host].all >= waitingMost && r.isLate(host)
 }
 
 // isLate reports whether host did not announce a sender of its own lately. It
@@ -169,10 +164,25 @@ func (r *reader) again(d *amqp.Delivery, h *hold) bool {
 		return false
 	}
 	for _, m := range r.parked {
-		if m.h.done.Load() && maps.Equal(m.env.Headers, env.Headers) && bytes.Equal(m.env.Body, env.Body) {
-			m.d, m.h = *d, h
-			return true
+		if !m.h.done.Load() || !maps.Equal(m.env.Headers, env.Headers) {
+			continue
 		}
+		// The signature, which is one of the headers, stands for a text that was let go of.
+		if same := !m.light && bytes.Equal(m.env.Body, env.Body) || m.light && env.Verify(r.f.verifier.trust) == nil; !same {
+			continue
+		}
+		m.h = h
+		switch {
+		case !m.light:
+			m.d = *d
+		case !m.back:
+			h.lighten()
+		default:
+			d.Redelivered = m.d.Redelivered // nobody has seen it
+			m.env, m.d, m.light, m.back = env, *d, false, false
+			wait.Poke(r.awaits.wake)
+		}
+		return true
 	}
 	return false
 }
@@ -273,6 +283,9 @@ func (r *reader) park(m *parked) {
 	r.counts[senderOf(m.env)]++
 	r.awaits.add(host)
 	r.f.stats.parked.Add(1)
+	if r.room != nil && !m.light && !r.room() {
+		m.lighten()
+	}
 	if !m.asked && !m.behind && !r.quiet[host] {
 		r.quiet[host] = true
 		r.f.log.Warn("message waits: its sender's home is unknown and its host is not heard", append(about(&m.d, m.env), "queue", r.place.queue)...)
@@ -284,15 +297,41 @@ func (r *reader) ask(m *parked) {
 	r.f.deps.Homes.Solicit(m.env.Signer)
 }
 
+// lighten lets go of the text of a message that waits: it may do so for days,
+// and in any number.
+func (m *parked) lighten() {
+	env := *m.env
+	env.Body, m.d.Body = nil, nil
+	m.env, m.light = &env, true
+	m.h.lighten()
+}
+
+// fetch hands a light message back, so that it comes again with its text. Until
+// then it keeps its place.
+func (r *reader) fetch(m *parked) {
+	if !m.back {
+		m.back = true
+		r.settle(m.h.Requeue)
+	}
+	r.park(m)
+}
+
 // resume judges everything parked again, in order; mail behind other mail of
 // its sender waits along.
 func (r *reader) resume() {
 	list := r.empty()
-	unknown := map[sender]bool{}
+	unknown, home := map[sender]bool{}, map[sender]bool{}
 	for _, m := range list {
-		if r.counts[senderOf(m.env)] == 0 || r.over(m) {
+		by := senderOf(m.env)
+		switch {
+		case m.back && !r.over(m):
+			r.park(m) // it was judged, and comes again
+		case r.counts[by] == 0 || r.over(m):
 			r.rejudge(m, unknown)
-		} else {
+			home[by] = m.back
+		case m.light && home[by]:
+			r.fetch(m) // with the first of its sender, in their order
+		default:
 			r.park(m)
 		}
 	}
@@ -335,6 +374,10 @@ func (r *reader) rejudge(m *parked, unknown map[sender]bool) {
 		if r.over(m) {
 			j = refused(reasonExpired, fault.Expired, "the message's life ended while its host was not heard")
 		}
+	}
+	if m.light && (j.verdict == accept || j.verdict == ignore) {
+		r.fetch(m)
+		return
 	}
 	r.act(m, j)
 }

@@ -161,8 +161,8 @@ func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
 			switch {
 			case w.now.prefetch > narrowWindow && in.f.crowded():
 				err = w.turn(w.usual())
-			case w.stands() && w.room():
-				err = w.turn(w.spec.Prefetch)
+			case w.stands() && w.places():
+				err = w.turn(w.careful())
 			}
 		case <-in.awaits.wake:
 			w.r.resume()
@@ -234,8 +234,22 @@ func (w *window) stands() bool {
 
 // room reports whether another window may be taken.
 func (w *window) room() bool {
-	l := &w.in.load
-	return int(l.messages.Load())+w.spec.Prefetch <= windowMessages && l.bytes.Load() < windowBytes && !w.in.f.crowded()
+	return w.places() && w.in.load.bytes.Load() < windowBytes && !w.in.f.crowded()
+}
+
+// careful is how many messages a window should take that is not asked for by a
+// reader.
+func (w *window) careful() int {
+	if w.room() {
+		return w.spec.Prefetch
+	}
+	return min(w.spec.Prefetch, narrowWindow)
+}
+
+// places is room but for what the texts take: those of mail that waits without
+// room are let go of.
+func (w *window) places() bool {
+	return int(w.in.load.messages.Load())+w.spec.Prefetch <= windowMessages
 }
 
 // widen takes another window for a reader who found nothing in a full one.
