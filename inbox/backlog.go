@@ -138,6 +138,9 @@ func (in *Inbox) takeExpired(b *box, now time.Time) {
 	}
 	found, after := 0, uint64(0)
 	expiry = 0
+	b.mu.Lock()
+	shelved := b.shelved
+	b.mu.Unlock()
 	for {
 		next, ok := in.heldLocal(b, after, in.cfg.LocalWindow)
 		if !ok {
@@ -154,15 +157,25 @@ func (in *Inbox) takeExpired(b *box, now time.Time) {
 		if len(next) > 0 {
 			after = next[len(next)-1].Seq
 		}
-		switch {
-		case found >= in.cfg.LocalWindow:
+		if found >= in.cfg.LocalWindow {
 			return // the rest at the next tick
-		case len(next) < in.cfg.LocalWindow:
-			b.swept = now
-			b.later(func(tx *store.Tx) error { return tx.RaiseLocalExpiry(b.gid, after, expiry) })
-			return
+		}
+		if len(next) < in.cfg.LocalWindow {
+			break
 		}
 	}
+	b.swept = now
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shelved != shelved {
+		return // what came meanwhile may lie before where it was read
+	}
+	for e := b.items.Front(); e != nil; e = e.Next() { // of one that is being stored the same may become true
+		if it := e.Value.(*item); it.local {
+			expiry = store.Sooner(expiry, it.env.ExpiresAt)
+		}
+	}
+	b.later(func(tx *store.Tx) error { return tx.RaiseLocalExpiry(b.gid, after, expiry) })
 }
 
 func (in *Inbox) heldLocal(b *box, after uint64, most int) ([]store.Held, bool) {

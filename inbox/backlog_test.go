@@ -132,6 +132,37 @@ func TestBacklogExpires(t *testing.T) {
 	await(t, "one less", func() bool { return w.in.Held(gid) == 4 && len(w.held(gid)) == 4 })
 }
 
+// Fails if mail that is being stored while the backlog is read may expire
+// before anybody looks for it: it would stay past its end.
+func TestMailThatIsBeingStoredMayExpireFirst(t *testing.T) {
+	w, gid, _ := newBacklog(t, 4)
+	b, now := w.in.box(gid), w.clock.now()
+	short := w.brief(gid, "short")
+	short.ExpiresAt = now.Add(time.Second).UnixMilli()
+	w.deliver(short) // so that the backlog is read
+	next := newLocal(w.brief(gid, "next"), now)
+	next.env.ExpiresAt = now.Add(10 * time.Minute).UnixMilli()
+	if _, err := w.in.reserve(b, next); err != nil {
+		t.Fatal(err)
+	}
+	w.clock.pass(2 * backlogSweep)
+	await(t, "the end of the first", func() bool { return len(w.reports.ends(short.MsgID)) == 1 && len(w.held(gid)) == 4 })
+	w.clock.pass(2 * backlogSweep)
+	await(t, "its end to be looked for", func() bool {
+		w.disk.flush()
+		var expiry int64
+		err := w.store.View(func(tx *store.Tx) (err error) {
+			_, expiry, err = tx.CountLocal(gid)
+			return err
+		})
+		return err == nil && expiry == next.env.ExpiresAt
+	})
+	b.mu.Lock()
+	b.drop(next)
+	close(next.stored)
+	b.mu.Unlock()
+}
+
 // Fails if an entity ends and leaves senders in its backlog without a word.
 func TestBacklogOfAnEntityThatEnds(t *testing.T) {
 	w, gid, _ := newBacklog(t, 4)
