@@ -18,6 +18,10 @@ import (
 // us read a directory in which nothing was put or taken away.
 const lazyEvery = time.Second
 
+// sameTick is more than the step in which file times advance: two changes
+// within it can have one time.
+const sameTick = 20 * time.Millisecond
+
 // Trust is the directory of <host>.pub files, read into memory. It is safe for
 // use by several goroutines, and starts none.
 type Trust struct {
@@ -90,6 +94,9 @@ func (t *Trust) Reload() {
 
 func (t *Trust) reload() {
 	t.made = modified(t.dir) // before the reading, so that what comes during it has us read again
+	if age := t.now().Sub(t.made); age >= 0 && age < sameTick {
+		t.made = time.Time{}
+	}
 	keys, problems := readDir(t.dir, t.seen.Load().keys)
 	for host, theirs := range keys {
 		if host == t.self || !contains(theirs, t.selfPub) {
