@@ -21,6 +21,7 @@ func (a *app) dial(cmd *cobra.Command) (client, config.Config, error) {
 	if err != nil {
 		return nil, cfg, err
 	}
+	a.dialled = true
 	return a.Dial(t), cfg, nil
 }
 

@@ -87,7 +87,7 @@ func (a *app) printLetters(w *printer, r mcp.ListDeadLettersResult) {
 		w.table([]string{"msg", "kind", "from", "to", "reason", "queue", "died", "bytes", "trace", "signer"}, rows)
 	}
 	if r.Note != "" {
-		a.note("%s", r.Note)
+		a.note("%s", forShell(r.Note))
 	}
 }
 

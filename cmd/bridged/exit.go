@@ -68,11 +68,14 @@ func (a *app) report(err error, args []string) int {
 	if errors.Is(err, errUnhealthy) {
 		return code
 	}
-	if _, ok := errors.AsType[usageError](err); ok {
+	_, usage := errors.AsType[usageError](err)
+	if usage {
 		code = exitUsage
 	}
 	f := *fault.From(err)
-	f.Sentence = forShell(f.Sentence)
+	if a.dialled && !usage { // of the daemon
+		f.Sentence = forShell(f.Sentence)
+	}
 	if errors.Is(err, context.Canceled) && !errors.As(err, new(*fault.Error)) {
 		f = *fault.New(fault.Internal, "interrupted; what was accepted before stays accepted")
 	}

@@ -66,7 +66,7 @@ func (a *app) printRoster(w *printer, r mcp.RosterResult) {
 		w.table([]string{"address", "kind", "status", "since", "groups", "pane", "gid", "refusing"}, rows)
 	}
 	if r.Note != "" {
-		a.note("%s", r.Note)
+		a.note("%s", forShell(r.Note))
 	}
 }
 
@@ -95,7 +95,7 @@ func (a *app) printTrace(w *printer, r mcp.TraceResult) {
 		w.table([]string{"at", "host", "step", "kind", "msg", "entity", "peer", "outcome", "reason"}, rows)
 	}
 	if r.Note != "" {
-		a.note("%s", r.Note)
+		a.note("%s", forShell(r.Note))
 	}
 }
 
@@ -133,6 +133,6 @@ func (a *app) printWhoami(w *printer, r mcp.WhoamiResult) {
 		w.table([]string{"read lately", "from", "at"}, rows)
 	}
 	if r.Note != "" {
-		a.note("%s", r.Note)
+		a.note("%s", forShell(r.Note))
 	}
 }

@@ -122,7 +122,7 @@ func (a *app) printPolled(w *printer, r mcp.PollResult) {
 		a.note("more may hide behind what is held; take mail of other senders first")
 	}
 	if r.Note != "" {
-		a.note("%s", r.Note)
+		a.note("%s", forShell(r.Note))
 	}
 }
 

@@ -54,7 +54,7 @@ func (a *app) print(v any, human func(w *printer)) error {
 
 // note tells the user something that is no part of the result.
 func (a *app) note(format string, args ...any) {
-	fmt.Fprintln(a.Err, visible(forShell(fmt.Sprintf(format, args...))))
+	fmt.Fprintln(a.Err, visible(fmt.Sprintf(format, args...)))
 }
 
 // printer collects what a person reads.

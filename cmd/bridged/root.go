@@ -88,6 +88,7 @@ type app struct {
 	as      string // --as
 	json    bool   // --json
 	started bool   // a command's own code has begun: errors are no longer of usage
+	dialled bool   // the command asks a daemon
 	stop    context.CancelFunc
 	receipt *mcp.Receipt // of the call that may bring mail, nil without one
 }

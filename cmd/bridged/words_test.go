@@ -2,19 +2,26 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"fleetd/fault"
 	"fleetd/mcp"
 )
 
 // The daemon's sentences name tools and arguments, for agents. Fails when one
-// reaches a person at a shell with a name that no command or flag has, or when
-// what people wrote to each other is changed.
+// reaches a person at a shell as it is, or when what people wrote to each other is
+// changed.
 func TestSentencesNameCommandsAndFlags(t *testing.T) {
 	for said, want := range map[string]string{
 		"nobody is known as \"x\"; bridge_roster lists everyone":                                           "nobody is known as \"x\"; bridged roster lists everyone",
+		`"to" of bridge_send must not be empty`:                                                            `TO of bridged send must not be empty`,
 		`"wait_seconds" of bridge_send must be from 0 to 240.`:                                             "--wait of bridged send must be from 0 to 240.",
 		"Say queue_if_offline to leave it in its inbox":                                                    "Say --queue-if-offline to leave it in its inbox",
 		"choose expires_in_seconds within that":                                                            "choose --expires within that",
@@ -45,6 +52,90 @@ func TestSentencesNameCommandsAndFlags(t *testing.T) {
 	if r.err != "Run bridged poll again.\n" {
 		t.Errorf("standard error says %s", r.err)
 	}
+	const note, told = "Call bridge_poll.", "Run bridged poll.\n"
+	w.gw.roster.Note, w.gw.trace.Note, w.gw.whoami.Note = note, note, note
+	for _, args := range [][]string{{"roster"}, {"trace", "t"}, {"whoami"}} {
+		if r := w.run(args...); !strings.HasSuffix(r.err, told) {
+			t.Errorf("%q: standard error says %s", args, r.err)
+		}
+	}
 	w.gw.send = mcp.SendResult{State: "pending", Note: "fetch it with bridge_poll."}
 	w.want(result{out: "state\tpending\nnote\tfetch it with bridged poll.\n"}, "send", "x", "y")
+}
+
+// Fails when an argument of a tool is told to a person at a shell as a flag or a
+// place that the command of that name does not have, or as the argument that it
+// is to agents.
+func TestArgumentsAreToldAsTheCommandsTakeThem(t *testing.T) {
+	root := (&app{deps: newWorld(t).deps}).root()
+	for verb, args := range map[string]any{
+		"send": mcp.SendArgs{}, "poll": mcp.PollArgs{}, "read": mcp.ReadArgs{}, "reply": mcp.ReplyArgs{}, "ask": mcp.AskArgs{},
+		"answer": mcp.AnswerArgs{}, "broadcast": mcp.BroadcastArgs{}, "spawn": mcp.SpawnArgs{}, "stop": mcp.StopArgs{},
+		"roster": mcp.RosterArgs{}, "trace": mcp.TraceArgs{}, "whoami": struct{}{},
+	} {
+		cmd, _, err := root.Find([]string{verb})
+		if err != nil || cmd.Name() != verb {
+			t.Errorf("there is no command %s: %v", verb, err)
+			continue
+		}
+		if got := forShell("Look with bridge_" + verb + "."); got != "Look with bridged "+verb+"." {
+			t.Errorf("the tool is told as %q", got)
+		}
+		for i := range reflect.TypeOf(args).NumField() {
+			name, _, _ := strings.Cut(reflect.TypeOf(args).Field(i).Tag.Get("json"), ",")
+			if name == "offset" {
+				continue // bridged read gives the whole
+			}
+			for _, said := range []string{`"` + name + `" of bridge_` + verb + " must not be empty", "bridge_" + verb + ` needs the argument "` + name + `"`} {
+				got := forShell(said)
+				word := regexp.MustCompile(`^(\S+) of bridged |needs (\S+)$`).FindStringSubmatch(got)
+				if word == nil {
+					t.Errorf("%s: %s", said, got)
+					continue
+				}
+				flag, isFlag := strings.CutPrefix(word[1]+word[2], "--")
+				if isFlag && cmd.Flags().Lookup(flag) == nil || !isFlag && !slices.Contains(strings.FieldsFunc(cmd.Use, notCapital), flag) {
+					t.Errorf("%s: %s, which the command does not have: %s", said, got, cmd.Use)
+				}
+			}
+		}
+	}
+	for said, want := range map[string]string{ // of no tool in particular
+		"wait_seconds": "wait", "timeout_seconds": "timeout", "expires_in_seconds": "expires", "idempotency_key": "key",
+		"queue_if_offline": "queue-if-offline", "in_reply_to": "to-msg",
+	} {
+		got := forShell("say " + said)
+		has := slices.ContainsFunc(root.Commands(), func(c *cobra.Command) bool { return c.Flags().Lookup(want) != nil })
+		if got != "say --"+want || !has {
+			t.Errorf("%s: %s, a flag of some command: %v", said, got, has)
+		}
+	}
+}
+
+func notCapital(r rune) bool { return r != '_' && (r < 'A' || r > 'Z') }
+
+// What bridged says itself holds paths and names, which are to be copied. Fails
+// when one of them is changed, or when a path in a sentence of the daemon is.
+func TestPathsAreToldAsTheyAre(t *testing.T) {
+	w := newWorld(t)
+	file := w.write("my bridge_send/in_reply_to.yaml", "host: hosta\n")
+	if err := os.Chmod(file, 0o602); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"--config", file, "roster"}, {"--config", file, "roster", "--json"}, {"--config", file, "keys", "show"}} {
+		if r := w.run(args...); r.code == 0 || !strings.Contains(r.err, "chmod go-w HOME/my bridge_send/in_reply_to.yaml") {
+			t.Errorf("%q: %s", args, r.err)
+		}
+	}
+	if r := w.run("keys", "show", "--data-dir", w.home+"/bridge_send wait_seconds"); !strings.Contains(r.err, "HOME/bridge_send wait_seconds") {
+		t.Errorf("a new key: %s", r.err)
+	}
+	for _, said := range []string{
+		"/srv/bridge_send/b.yaml cannot be read", "see /srv/a.bridge_poll", "bridge_data and bridge_sender are names", "in ./wait_seconds",
+		`"to" is a group, "host" another`,
+	} {
+		if got := forShell(said); got != said {
+			t.Errorf("%s became %s", said, got)
+		}
+	}
 }
