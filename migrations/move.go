@@ -224,9 +224,17 @@ func again(ctx context.Context) error {
 	}
 }
 
-// alone refuses to go on beside the old daemon, and says how many messages lie
-// in the queue.
+// alone refuses to go on beside the old daemon or another run, and says how many
+// messages lie in the queue. The lock is asked for again: somebody may have
+// deleted it, and a policy lets go of queues that nobody asks for.
 func (r *run) alone(ctx context.Context) (ready int, err error) {
+	locked, err := r.Broker.Lock(ctx, r.row.Queue)
+	if err != nil {
+		return 0, err
+	}
+	if !locked {
+		return 0, fault.New(fault.Conflict, "the lock of %s was taken away from this run, and another migration has it now; run this again when that one is over", r.row.Queue)
+	}
 	q, err := r.Broker.Look(ctx, r.row.Queue)
 	if err != nil {
 		return 0, err

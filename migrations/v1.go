@@ -74,7 +74,8 @@ type Broker interface {
 	Replicated(ctx context.Context, queue string) (bool, error)
 	// Lock has no other connection move mail of queue until Release, or until the
 	// broker notices that this one is gone. False: another one is at it, or the
-	// broker does not know yet that it no longer is. NOT_ALLOWED.
+	// broker does not know yet that it no longer is. Who has the lock may ask again.
+	// NOT_ALLOWED.
 	Lock(ctx context.Context, queue string) (bool, error)
 	// Take takes the oldest message; it goes back to its place unless it is
 	// acked. False: there is none. ErrNoQueue; NOT_ALLOWED if this login may
