@@ -25,7 +25,8 @@ import (
 )
 
 // What a user meets around a migration, each on the command line, beside a
-// running daemon and on a broker of its own. The parts say when they fail.
+// running daemon and on a broker of its own. The parts say when they fail; each
+// can be run without the others.
 func TestMigrateOnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*bound)
@@ -113,6 +114,11 @@ func (w *oldWorld) panesOfHerdr() {
 // anything else, is shown, or something is changed all the same.
 func (w *oldWorld) wrongCredentials(uri string) {
 	w.replied("still here")
+	defer func() { // the other parts begin with an empty queue
+		if _, err := w.old.ch.QueuePurge(migrations.QueueOf(w.pane), false); err != nil {
+			w.t.Error(err)
+		}
+	}()
 	cmd := w.host.Command(w.ctx, "migrate", "--map", w.pane+"=builder", "--apply", "--delete")
 	cmd.Env = append(cmd.Env, "BRIDGED_BROKER_URI="+strings.Replace(uri, "guest:guest", "guest:open-sesame", 1))
 	out, errs := w.fails(cmd)
@@ -130,7 +136,7 @@ func (w *oldWorld) wrongCredentials(uri string) {
 // found by the broker's management API, RabbitMQ's own or LavinMQ's in its form,
 // or when a login that it does not take reads otherwise.
 func (w *oldWorld) managementOfBoth(node *rabbit.Node) {
-	w.waiting(1)
+	w.replied("still here")
 	queue := migrations.QueueOf(w.pane)
 	if row, found := w.plan(queue); found {
 		w.t.Fatalf("without the API it is known: %+v", row)
