@@ -102,7 +102,8 @@ func TestOnlySoMuchWaitsForAHostThatIsNotHeard(t *testing.T) {
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
 	b := fl.gateway("hostb")
-	b.loadBytes, b.lookEvery, b.solicitWait = 32<<10, 10*time.Millisecond, time.Hour
+	pass, _ := clocked(b)
+	b.loadBytes, b.solicitWait = 32<<10, time.Hour
 	b.run().await(Connected)
 	fl.key("hosta")
 	fl.key("hostc")
@@ -128,6 +129,13 @@ func TestOnlySoMuchWaitsForAHostThatIsNotHeard(t *testing.T) {
 	}
 	if n := b.load.bytes.Load(); n > 2*b.loadBytes {
 		t.Errorf("what waits takes %d bytes, of %d", n, b.loadBytes)
+	}
+	pass(refreshAfter)
+	eventually(t, "it is handed back and comes again", func() bool {
+		return b.Stats().HandedBack == senders*each && b.load.messages.Load() == senders*each
+	})
+	if n := b.load.bytes.Load(); n < 0 || n > 2*b.loadBytes {
+		t.Errorf("what came again takes %d bytes, of %d", n, b.loadBytes)
 	}
 	for from := range next {
 		fl.settle(from, "hosta")

@@ -171,14 +171,13 @@ func (r *reader) again(d *amqp.Delivery, h *hold) bool {
 		if same := !m.light && bytes.Equal(m.env.Body, env.Body) || m.light && env.Verify(r.f.verifier.trust) == nil; !same {
 			continue
 		}
-		m.h = h
+		m.h, d.Redelivered = h, m.d.Redelivered // nobody here has seen it
 		switch {
 		case !m.light:
 			m.d = *d
 		case !m.back:
 			h.lighten()
 		default:
-			d.Redelivered = m.d.Redelivered // nobody has seen it
 			m.env, m.d, m.light, m.back = env, *d, false, false
 			wait.Poke(r.awaits.wake)
 		}
