@@ -181,17 +181,39 @@ func (o *OldQueues) Lock(ctx context.Context, queue string) (bool, error) {
 		return err
 	})
 	switch {
-	case isCode(err, amqp.ResourceLocked):
-		return false, nil
+	case isCode(err, amqp.ResourceLocked, amqp.PreconditionFailed):
+		return false, o.lockRefused(ctx, name, err)
 	case isCode(err, amqp.AccessRefused):
 		return false, fault.Wrap(err, fault.NotAllowed, "the broker does not let this gateway's login make %s, by which no two migrations move %s at once; give it the right to, then run this again", name, queue)
-	case isCode(err, amqp.PreconditionFailed):
-		return false, fault.Wrap(err, fault.Conflict, "the queue %s is in the way: this makes one of that name for as long as it runs; delete it, then run this again", name)
 	case err != nil:
 		return false, broke(ctx, err)
 	}
 	o.lock = name
 	return true, nil
+}
+
+// lockRefused says why the queue name could not be made; nil: another connection
+// has it, or had until now. RabbitMQ says 405 of a queue that is exclusive to
+// another connection, and of one that is exclusive to none.
+func (o *OldQueues) lockRefused(ctx context.Context, name string, err error) error {
+	_, look := o.Look(ctx, name)
+	switch {
+	case look == nil:
+		return fault.Wrap(err, fault.Conflict, "the queue %s is in the way: this makes one of that name for as long as it runs; delete it, then run this again", name)
+	case isCode(err, amqp.PreconditionFailed):
+		return fault.Wrap(err, fault.BrokerRefused, "the broker does not make the queue %s, which this needs for as long as it runs (%s); nothing was lost. Mend that, then run this again", name, words(err))
+	case errors.Is(look, migrations.ErrNoQueue), fault.Is(look, fault.NotAllowed):
+		return nil
+	}
+	return look
+}
+
+// words are what the broker says.
+func words(err error) string {
+	if e, ok := errors.AsType[*amqp.Error](err); ok {
+		return e.Reason
+	}
+	return err.Error()
 }
 
 // Take takes the oldest message of queue.

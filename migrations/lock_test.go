@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,4 +72,55 @@ func TestTheLockIsLost(t *testing.T) {
 		w.done(again{around: func(b *fabric.OldQueues) migrations.Broker { return &loses{Broker: disturb(other, nil)(b)} }}, 3, 0)
 		w.inOrder(sent)
 	})
+}
+
+// Fails when a queue that has the name of the lock for good is taken for another
+// run, which would be over some time.
+func TestAQueueWithTheNameOfTheLock(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	sent := numbered(2)
+	w.old(sent...)
+	lock := w.queue() + ".migrating"
+	t.Cleanup(func() {
+		if err := rabbit.Sweep(w.uri, []string{lock}, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, durable := range []bool{true, false} {
+		if _, err := w.ch.QueueDeclare(lock, durable, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		c, err := w.move(again{hurried: true})
+		if !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "in the way") || c.Left != 2 {
+			t.Errorf("durable=%t: it came to %+v, %v", durable, c, err)
+		}
+		if _, err := w.ch.QueueDelete(lock, false, false, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.must(migrations.Count{Found: 2, Moved: 2})
+	w.inOrder(sent)
+}
+
+// Fails when a lock that the broker does not make reads as one that is in the
+// way, or does not say what the broker says.
+func TestALockThatTheBrokerDoesNotMake(t *testing.T) {
+	node := rabbit.Private(t)
+	w := newWorld(t, node.URI, roomy)
+	sent := numbered(2)
+	w.old(sent...)
+	limits := func(text string) {
+		t.Helper()
+		if _, err := node.Ctl(t.Context(), "set_vhost_limits", text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limits(`{"max-queues": 2}`)
+	c, err := w.move(again{hurried: true})
+	if !fault.Is(err, fault.BrokerRefused) || !strings.Contains(err.Error(), "queue limit") || c.Left != 2 {
+		t.Errorf("it came to %+v, %v", c, err)
+	}
+	limits(`{"max-queues": -1}`)
+	w.must(migrations.Count{Found: 2, Moved: 2})
+	w.inOrder(sent)
 }

@@ -206,7 +206,7 @@ func (r *run) lock(ctx context.Context) error {
 		}
 		r.waited = true
 		if time.Now().After(until) {
-			return fault.New(fault.Conflict, "another migration is at %s, from this host or another one, or was cut off and the broker has not noticed yet; run this again in a minute", r.row.Queue)
+			return fault.New(fault.Conflict, "another migration is at %s, from this host or another one (its connection to the broker is called bridged HOST migrate take), or was cut off and the broker has not noticed yet; run this again in a minute", r.row.Queue)
 		}
 		if err := again(ctx); err != nil {
 			return err
