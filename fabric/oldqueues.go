@@ -110,7 +110,7 @@ func (o *OldQueues) Look(ctx context.Context, queue string) (migrations.Queue, e
 	})
 	switch {
 	case isCode(err, amqp.NotFound):
-		return migrations.Queue{}, migrations.ErrNoQueue
+		return migrations.Queue{}, notThere(err)
 	case isCode(err, amqp.ResourceLocked):
 		return migrations.Queue{}, fault.Wrap(err, fault.NotAllowed, "%s belongs to a connection of somebody else alone, so it is no queue of the old daemon; leave it out with --skip %s", queue, queue)
 	case isCode(err, amqp.AccessRefused):
@@ -119,6 +119,18 @@ func (o *OldQueues) Look(ctx context.Context, queue string) (migrations.Queue, e
 		return migrations.Queue{}, broke(ctx, err)
 	}
 	return migrations.Queue{Ready: q.Messages, Consumers: q.Consumers}, nil
+}
+
+// unreachable matches what RabbitMQ says, with the code of a queue that is not
+// there, of one whose node of a cluster is down or does not answer.
+var unreachable = regexp.MustCompile(`down or inaccessible|due to timeout`)
+
+// notThere is what a 404 on a queue means.
+func notThere(err error) error {
+	if unreachable.MatchString(err.Error()) {
+		return fault.Wrap(err, fault.BrokerDown, "the node of the cluster that has the queue cannot be reached (%s); run this again when it is up", words(err))
+	}
+	return migrations.ErrNoQueue
 }
 
 // replicated matches the broker's word on a queue that is none of the classic
@@ -233,8 +245,9 @@ func (o *OldQueues) Take(ctx context.Context, queue string) (migrations.Old, boo
 	d, ok, err := o.take.Get(queue, false)
 	switch {
 	case isCode(err, amqp.NotFound):
-		o.queueGone = true
-		return migrations.Old{}, false, migrations.ErrNoQueue
+		err = notThere(err)
+		o.queueGone = errors.Is(err, migrations.ErrNoQueue)
+		return migrations.Old{}, false, err
 	case isCode(err, amqp.AccessRefused):
 		o.take = nil
 		return migrations.Old{}, false, fault.Wrap(err, fault.NotAllowed, "the broker does not let this gateway's login read %s; give it the right to, then run this again", queue)
@@ -249,7 +262,7 @@ func (o *OldQueues) takeFault(ctx context.Context, err error) error {
 	select {
 	case cause := <-o.takeEnd:
 		if cause != nil && cause.Code == amqp.PreconditionFailed {
-			return fault.Wrap(cause, fault.BrokerRefused, "the broker took back what it had given: to look through the whole queue took longer than its consumer_timeout (30 minutes, if nobody set another). Nothing was lost; run this again from nearer to the broker, or with a longer consumer_timeout")
+			return fault.Wrap(cause, fault.BrokerRefused, "the broker took back what it had given (%s). Nothing was lost; run this again. If it says that an acknowledgement timed out, mail was held longer than its consumer_timeout allows (30 minutes, if nobody set another): run this from nearer to the broker, or with a longer consumer_timeout", words(cause))
 		}
 	default:
 	}
@@ -485,7 +498,7 @@ func (o *OldQueues) Delete(ctx context.Context, queue string) (bool, error) {
 // not there.
 func (f *Fabric) OldQueue(ctx context.Context, name string) (migrations.Queue, error) {
 	q, err := f.lookAt(ctx, name)
-	if isCode(err, amqp.NotFound) {
+	if isCode(err, amqp.NotFound) && errors.Is(notThere(err), migrations.ErrNoQueue) {
 		return migrations.Queue{}, nil
 	}
 	return migrations.Queue{Ready: q.Messages, Consumers: q.Consumers}, err

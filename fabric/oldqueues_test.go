@@ -192,3 +192,19 @@ func TestAQueueThatTookTooLong(t *testing.T) {
 		return
 	}
 }
+
+// RabbitMQ has one code for a queue that is not there and one that cannot be
+// reached. Fails when mail on a node that is down is taken for gone.
+func TestAQueueOnANodeThatIsDown(t *testing.T) {
+	for text, gone := range map[string]bool{
+		"NOT_FOUND - no queue 'q' in vhost '/'": true,
+		"NOT_FOUND - Queue 'q' not found":       true,
+		"NOT_FOUND - home node 'rabbit@b' of durable queue 'q' in vhost '/' is down or inaccessible": false,
+		"NOT_FOUND - failed to perform operation on queue 'q' in vhost '/' due to timeout":           false,
+	} {
+		err := notThere(&amqp.Error{Code: amqp.NotFound, Reason: text})
+		if errors.Is(err, migrations.ErrNoQueue) != gone || fault.Is(err, fault.BrokerDown) == gone {
+			t.Errorf("%q reads %v", text, err)
+		}
+	}
+}
