@@ -137,10 +137,12 @@ func TestOnlySoMuchWaitsForAHostThatIsNotHeard(t *testing.T) {
 	if n := b.load.bytes.Load(); n < 0 || n > 2*b.loadBytes {
 		t.Errorf("what came again takes %d bytes, of %d", n, b.loadBytes)
 	}
+	fl.silence("hosta", false)
+	b.Heard("hosta", false)
+	eventually(t, "it is asked for its senders", func() bool { return len(b.solicited) >= senders })
 	for from := range next {
 		fl.settle(from, "hosta")
 	}
-	fl.silence("hosta", false)
 	b.Heard("hosta", true)
 	for range senders * each {
 		d := got(t, "mail that waited", box.mail)

@@ -174,7 +174,7 @@ func (r *reader) again(d *amqp.Delivery, h *hold) bool {
 		m.h, d.Redelivered = h, m.d.Redelivered // nobody here has seen it
 		switch {
 		case !m.light:
-			m.d = *d
+			m.env, m.d = env, *d // one text, not two
 		case !m.back:
 			h.lighten()
 		default:
@@ -274,9 +274,11 @@ func (r *reader) park(m *parked) {
 	host := m.env.Signer
 	n := r.hosts[host]
 	n.all++
-	if m.asked {
+	if m.asked && !m.back { // what was handed back is read again only if the line goes on
 		n.asked++
-		r.next = time.Time{}
+		if soon := time.Now().Add(lookSoon); r.next.IsZero() || r.next.After(soon) {
+			r.next = soon
+		}
 	}
 	r.parked, r.hosts[host] = append(r.parked, m), n
 	r.counts[senderOf(m.env)]++
