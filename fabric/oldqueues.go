@@ -259,14 +259,28 @@ func (o *OldQueues) Take(ctx context.Context, queue string) (migrations.Old, boo
 
 // takeFault says why the channel that takes is closed.
 func (o *OldQueues) takeFault(ctx context.Context, err error) error {
-	select {
-	case cause := <-o.takeEnd:
-		if cause != nil && cause.Code == amqp.PreconditionFailed {
-			return fault.Wrap(cause, fault.BrokerRefused, "the broker took back what it had given (%s). Nothing was lost; run this again. If it says that an acknowledgement timed out, mail was held longer than its consumer_timeout allows (30 minutes, if nobody set another): run this from nearer to the broker, or with a longer consumer_timeout", words(cause))
-		}
-	default:
+	if cause := endOf(o.takeEnd, err); cause != nil && cause.Code == amqp.PreconditionFailed {
+		return fault.Wrap(cause, fault.BrokerRefused, "the broker took back what it had given (%s). Nothing was lost; run this again. If it says that an acknowledgement timed out, mail was held longer than its consumer_timeout allows (30 minutes, if nobody set another): run this from nearer to the broker, or with a longer consumer_timeout", words(cause))
 	}
 	return broke(ctx, err)
+}
+
+// endOf returns why the broker closed a channel on which a call failed with err;
+// nil: it did not, or gave no word. The library lets calls fail before it tells
+// why.
+func endOf(closes <-chan *amqp.Error, err error) *amqp.Error {
+	if !errors.Is(err, amqp.ErrClosed) {
+		cause, _ := errors.AsType[*amqp.Error](err)
+		return cause
+	}
+	limit := time.NewTimer(closeWait)
+	defer limit.Stop()
+	select {
+	case cause := <-closes:
+		return cause
+	case <-limit.C:
+		return nil
+	}
 }
 
 // Deliver signs l, publishes it to the inbox of its recipient, and waits for
@@ -358,23 +372,16 @@ func (o *OldQueues) publish(ctx context.Context, exchange, key string, p amqp.Pu
 
 // publishFault says why the publish channel is closed.
 func (o *OldQueues) publishFault(err error) error {
-	if !errors.Is(err, amqp.ErrClosed) {
+	cause := endOf(o.closes, err)
+	switch {
+	case cause == nil:
 		return lost(err)
+	case cause.Code == amqp.PreconditionFailed && o.f.lavin(o.out.Connection):
+		return fault.Wrap(cause, fault.BrokerDown, "the broker takes no messages at present: its disk has too little room (LavinMQ, free_disk_min). Make room there, then run this again; it goes on where it was")
+	case cause.Code == amqp.AccessRefused, cause.Code == amqp.NotFound, cause.Code == amqp.PreconditionFailed:
+		return fault.Wrap(cause, fault.BrokerRefused, "the broker refused the message (code %d); check the rights of the gateway's login and that bridge.* exchanges exist, then run this again", cause.Code)
 	}
-	select {
-	case cause := <-o.closes:
-		if cause != nil && cause.Code == amqp.PreconditionFailed && o.f.lavin(o.out.Connection) {
-			return fault.Wrap(cause, fault.BrokerDown, "the broker takes no messages at present: its disk has too little room (LavinMQ, free_disk_min). Make room there, then run this again; it goes on where it was")
-		}
-		if cause != nil && (cause.Code == amqp.AccessRefused || cause.Code == amqp.NotFound || cause.Code == amqp.PreconditionFailed) {
-			return fault.Wrap(cause, fault.BrokerRefused, "the broker refused the message (code %d); check the rights of the gateway's login and that bridge.* exchanges exist, then run this again", cause.Code)
-		}
-		if cause != nil {
-			return lost(cause)
-		}
-	default:
-	}
-	return lost(err)
+	return lost(cause)
 }
 
 func (o *OldQueues) noInbox(gid string) error {

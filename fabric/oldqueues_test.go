@@ -193,6 +193,41 @@ func TestAQueueThatTookTooLong(t *testing.T) {
 	}
 }
 
+// Fails when the word of the broker is not waited for: the library lets calls
+// fail before it tells why the channel is closed.
+func TestTheReasonOfAClosedChannelComesLate(t *testing.T) {
+	late := func() chan *amqp.Error {
+		word := make(chan *amqp.Error)
+		said := make(chan struct{})
+		go func() {
+			defer close(said)
+			select {
+			case word <- &amqp.Error{Code: amqp.PreconditionFailed, Reason: "it timed out"}:
+			case <-t.Context().Done():
+			}
+		}()
+		t.Cleanup(func() { <-said })
+		return word
+	}
+	never := make(chan *amqp.Error)
+	close(never)
+	o := &OldQueues{f: &Fabric{lavin: func(*amqp.Connection) bool { return false }}, out: &connection{}}
+	for name, call := range map[string]func(closes chan *amqp.Error) error{
+		"take": func(closes chan *amqp.Error) error {
+			o.takeEnd = closes
+			return o.takeFault(t.Context(), amqp.ErrClosed)
+		},
+		"publish": func(closes chan *amqp.Error) error { o.closes = closes; return o.publishFault(amqp.ErrClosed) },
+	} {
+		if err := call(late()); !fault.Is(err, fault.BrokerRefused) {
+			t.Errorf("%s: with a word that comes late it reads %v", name, err)
+		}
+		if err := call(never); !fault.Is(err, fault.BrokerDown) {
+			t.Errorf("%s: without a word it reads %v", name, err)
+		}
+	}
+}
+
 // RabbitMQ has one code for a queue that is not there and one that cannot be
 // reached. Fails when mail on a node that is down is taken for gone.
 func TestAQueueOnANodeThatIsDown(t *testing.T) {
