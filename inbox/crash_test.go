@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -205,10 +206,11 @@ func TestAReplyThatWasBeingInjectedAtACrashIsNotLost(t *testing.T) {
 	e := w.worker("a")
 	remote, local := w.mail(envelope.Reply, e.GID, "remote"), w.mail(envelope.Reply, e.GID, "local")
 	died := make(chan struct{})
+	once := sync.OnceFunc(func() { close(died) }) // it tries again as long as it is let
 	w.panes.script(func(string) *plan {
 		return &plan{after: &Injection{Result: NotSent}, do: func() {
 			w.life.alive(func() { w.dead = true })
-			close(died)
+			once()
 		}}
 	})
 	w.deliver(local)

@@ -268,6 +268,7 @@ func TestTheSenderOfAFailedBriefIsToldAgain(t *testing.T) {
 	w.broker.publish(e.GID, env)
 	w.clock.pass(16 * time.Minute)
 	w.awaitEnd(env, "FAILED EXPIRED")
+	await(t, "the end of it here", func() bool { return !w.holds(e.GID, env.MsgID) }) // it is told before
 	w.disk.flush()
 	same(t, "copy", "acked", w.broker.state(w.again(e.GID, env)))
 	w.awaitEnd(env, "FAILED EXPIRED", "FAILED EXPIRED")

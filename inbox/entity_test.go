@@ -369,6 +369,7 @@ func TestAnAgentThatIsNotSeenGetsSomeTime(t *testing.T) {
 		await(t, "a look", func() bool { return w.panes.absent.Load() > looks })
 	}
 	look()
+	look() // what the one before noted is noted at this time
 	w.clock.pass(40 * time.Second)
 	look()
 	look() // what the one before decided is done

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -53,12 +54,16 @@ func (w *world) announced(gid string) {
 	})
 }
 
+// lines demands so many lines in the pane of a main, and waits until it is noted
+// when the last was written: the next pause is reckoned from there.
 func (w *world) lines(pane string, want int) {
 	w.t.Helper()
 	await(w.t, fmt.Sprintf("%d lines in %s", want, pane), func() bool { return len(w.panes.screen(pane)) >= want })
 	if got := w.panes.screen(pane); len(got) != want {
 		w.t.Fatalf("the pane shows %q, want %d lines", got, want)
 	}
+	e, _ := w.in.ByName(strings.TrimPrefix(pane, "pane-"))
+	w.announced(e.GID)
 }
 
 // Fails if held mail is not announced, again and again with growing pauses, or
@@ -243,6 +248,7 @@ func TestAClientThatListensIsHintedAtHeldMail(t *testing.T) {
 		w.swept(time.Second)
 		times++
 		w.hints(c, times)
+		w.announced(e.GID) // the next pause is reckoned from there
 	}
 	same(t, "the hint", "1 from "+names{}.Name(sender), c.got()[0])
 	c.set(false)
@@ -253,6 +259,7 @@ func TestAClientThatListensIsHintedAtHeldMail(t *testing.T) {
 	w.swept(nudgeFirst)
 	times++
 	w.hints(c, times)
+	w.announced(e.GID)
 	w.swept(time.Minute)
 	w.hints(c, times)
 	batch, got := w.poll(e.GID, Filter{}, Limit{Max: 10})

@@ -12,26 +12,25 @@ import (
 func TestAFilterLooksBehindAFullWindow(t *testing.T) {
 	w := newWorld(t)
 	e := w.main("m")
-	w.window.ready = 5 // not worth a question while the window has room
+	w.window.set(func(win *window) { win.ready = 5 }) // not worth a question while the window has room
 	for i := range 8 {
 		if taken, bound := w.in.More(e.GID); taken || bound {
 			t.Fatalf("with %d held: taken %t, bound %t", i, taken, bound)
 		}
 		w.broker.publish(e.GID, w.brief(e.GID, fmt.Sprint(i)))
 	}
-	w.window.full = true
-	w.window.ready = 0
+	w.window.set(func(win *window) { win.full, win.ready = true, 0 })
 	if taken, bound := w.in.More(e.GID); taken || bound {
 		t.Errorf("with nothing behind: taken %t, bound %t", taken, bound)
 	}
-	w.window.ready = 5
+	w.window.set(func(win *window) { win.ready = 5 })
 	same(t, "held", 13, w.in.Held(e.GID))
 	if taken, bound := w.in.More(e.GID); !taken || bound {
 		t.Errorf("with mail behind: taken %t, bound %t", taken, bound)
 	}
 	w.poll(e.GID, Filter{}, Limit{Max: 3})
 	same(t, "held while three are offered", 10, w.in.Held(e.GID))
-	w.window.bound = true
+	w.window.set(func(win *window) { win.bound = true })
 	if taken, bound := w.in.More(e.GID); taken || !bound {
 		t.Errorf("at the bound: taken %t, bound %t", taken, bound)
 	}
