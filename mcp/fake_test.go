@@ -163,6 +163,7 @@ func start(t *testing.T, change ...func(*Server)) *running {
 	s := &Server{
 		Listen: "127.0.0.1:0", Gateway: &fakeGateway{}, Admin: &fakeGateway{}, Identities: fakeIdentities{},
 		Log: hclog.New(&hclog.LoggerOptions{Output: &logged, Level: hclog.Trace}), Version: "test", StopGrace: 100 * time.Millisecond,
+		answerWait: patience, // who answers late is no fault of the stop
 	}
 	for _, c := range change {
 		c(s)

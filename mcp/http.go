@@ -22,6 +22,7 @@ const (
 	// every byte escaped.
 	defaultBodyLimit = 2 << 20
 	defaultStopGrace = 2 * time.Second
+	answerTimeout    = 2 * time.Second
 	shutdownTimeout  = 5 * time.Second
 
 	// A session lives for sessionIdleTTL after its last request; the heartbeat
@@ -66,6 +67,7 @@ type Server struct {
 	progress   time.Duration // between two signs of progress; 0: progressEvery
 	bodyWait   time.Duration // for one request's body; 0: bodyTimeout
 	headerWait time.Duration // for its header; 0: headerTimeout
+	answerWait time.Duration // for the answers of calls whose grace is over; 0: answerTimeout
 	connsMost  int           // connections to the port at once; 0: connsMost
 
 	once     sync.Once
@@ -103,6 +105,9 @@ func (s *Server) bind() error {
 	}
 	if s.headerWait == 0 {
 		s.headerWait = headerTimeout
+	}
+	if s.answerWait == 0 {
+		s.answerWait = answerTimeout
 	}
 	if s.connsMost == 0 {
 		s.connsMost = connsMost
@@ -175,7 +180,7 @@ func (s *Server) Run(ctx context.Context) error {
 // what still runs is cancelled, the servers shut down.
 func (s *Server) stop(cancelBase context.CancelFunc, servers []*http.Server) error {
 	close(s.draining)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*s.StopGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), s.StopGrace+s.answerWait)
 	s.calls.wait(ctx)
 	cancel()
 	ctx, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
