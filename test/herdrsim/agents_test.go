@@ -59,6 +59,7 @@ func TestStatusFromTheScreen(t *testing.T) {
 		t.Fatalf("working: %v", e)
 	}
 	draw(t, srv, pane, asking)
+	seesScreen(t, srv, pane, "Tab to amend")
 	hasStatus(t, srv, pane, "blocked")
 	if e := explain(); e["visible_blocker"] != true || e["visible_idle"] != false {
 		t.Fatalf("blocked: %v", e)
@@ -69,6 +70,7 @@ func TestStatusFromTheScreen(t *testing.T) {
 		t.Fatalf("frozen: %v", e)
 	}
 	draw(t, srv, pane, atRest)
+	seesScreen(t, srv, pane, "? for shortcuts") // half of it may look idle, too
 	hasStatus(t, srv, pane, "idle")
 	if e := explain(); e["visible_idle"] != true || e["fallback_reason"] != nil {
 		t.Fatalf("idle: %v", e)
@@ -111,12 +113,11 @@ func TestDoneUntilSeen(t *testing.T) {
 		draw(t, srv, pane, turning)
 		hasStatus(t, srv, pane, "working")
 		draw(t, srv, pane, atRest)
+		hasStatus(t, srv, pane, map[string]string{looked: "idle", away: "done"}[pane])
 	}
-	hasStatus(t, srv, looked, "idle")
-	hasStatus(t, srv, away, "done")
 	before := seq(away)
 	refused(t, srv, "timeout", "agent.wait", object{"target": away, "until": []string{"idle"}, "timeout_ms": 30})
-	must(t, srv, "agent.wait", object{"target": away, "timeout_ms": 1000})
+	must(t, srv, "agent.wait", object{"target": away, "timeout_ms": patience.Milliseconds()})
 	must(t, srv, "agent.focus", object{"target": away})
 	hasStatus(t, srv, away, "idle")
 	if after := seq(away); after != before {
@@ -196,19 +197,23 @@ func TestScriptedStatus(t *testing.T) {
 
 // Fails if the wait of a prompt ends otherwise than reference §5.5 says.
 func TestPromptWait(t *testing.T) {
-	srv := start(t)
-	pane := mirror(t, srv, "claude")
-	draw(t, srv, pane, atRest)
-	prompt := func(wait object) object {
+	prompt := func(pane string, wait object) object {
 		return object{"target": pane, "text": "go", "wait": wait}
 	}
+	quick := start(t, func(o *herdrsim.Options) { o.Timing.PromptStall = 50 * time.Millisecond })
+	still := mirror(t, quick, "claude")
+	draw(t, quick, still, atRest)
+	refused(t, quick, "agent_prompt_stalled", "agent.prompt", prompt(still, object{"timeout_ms": patience.Milliseconds()}))
+
+	srv := start(t, func(o *herdrsim.Options) { o.Timing.PromptStall = patience })
+	pane := mirror(t, srv, "claude")
+	draw(t, srv, pane, atRest)
 	refused(t, srv, "agent_not_found", "agent.prompt", object{"target": "nobody", "text": "", "wait": object{}})
-	refused(t, srv, "timeout", "agent.prompt", prompt(object{"timeout_ms": 50}))
-	refused(t, srv, "agent_prompt_stalled", "agent.prompt", prompt(object{"timeout_ms": 5000}))
+	refused(t, srv, "timeout", "agent.prompt", prompt(pane, object{"timeout_ms": 50}))
 	if err := srv.AfterText(pane, func() { draw(t, srv, pane, turning) }); err != nil {
 		t.Fatal(err)
 	}
-	r := must(t, srv, "agent.prompt", prompt(object{"until": []string{"working", "blocked", "idle", "done"}, "timeout_ms": 5000}))
+	r := must(t, srv, "agent.prompt", prompt(pane, object{"until": []string{"working", "blocked", "idle", "done"}, "timeout_ms": patience.Milliseconds()}))
 	if at(r, "agent", "agent_status") != "working" {
 		t.Fatalf("first change: %v", r)
 	}
@@ -219,7 +224,7 @@ func TestPromptWait(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	refused(t, srv, "agent_not_running", "agent.prompt", prompt(object{"timeout_ms": 5000}))
+	refused(t, srv, "agent_not_running", "agent.prompt", prompt(pane, object{"timeout_ms": patience.Milliseconds()}))
 	<-closed // the prompt may be answered before the close is
 }
 
@@ -229,7 +234,7 @@ func TestWaits(t *testing.T) {
 	srv := start(t)
 	pane := mirror(t, srv, "claude")
 	match := func(kind, value string) object {
-		return object{"pane_id": pane, "source": "recent", "match": object{"type": kind, "value": value}, "timeout_ms": 60}
+		return object{"pane_id": pane, "source": "recent", "match": object{"type": kind, "value": value}, "timeout_ms": 60} // for what is there it looks at least once
 	}
 	draw(t, srv, pane, "ok  fleetd/store 0.41s")
 	seesScreen(t, srv, pane, "ok")
@@ -240,7 +245,7 @@ func TestWaits(t *testing.T) {
 	refused(t, srv, "timeout", "pane.wait_for_output", match("substring", "FAIL"))
 	refused(t, srv, "invalid_regex", "pane.wait_for_output", match("regex", "("))
 	refused(t, srv, "unsupported_event_wait_match", "events.wait", object{"match_event": object{"event": "pane_closed"}})
-	w := must(t, srv, "events.wait", object{"match_event": object{"event": "pane_agent_status_changed", "pane_id": pane, "agent_status": "idle"}, "timeout_ms": 1000})
+	w := must(t, srv, "events.wait", object{"match_event": object{"event": "pane_agent_status_changed", "pane_id": pane, "agent_status": "idle"}, "timeout_ms": patience.Milliseconds()})
 	if at(w, "event", "data", "type") != "pane_agent_status_changed" || at(w, "event", "data", "agent_status") != "idle" {
 		t.Fatalf("events.wait: %v", w)
 	}
@@ -340,7 +345,7 @@ func TestAgentStart(t *testing.T) {
 	r := must(t, srv, "workspace.create", object{"env": object{"PATH": bin + ":" + os.Getenv("PATH")}})
 	pane := at(r, "root_pane", "pane_id").(string)
 	begin := func(name string) object {
-		return object{"name": name, "kind": "claude", "pane_id": pane, "args": []string{"--model", "x 1"}, "timeout_ms": 20000}
+		return object{"name": name, "kind": "claude", "pane_id": pane, "args": []string{"--model", "x 1"}, "timeout_ms": patience.Milliseconds()}
 	}
 	refused(t, srv, "invalid_agent_name", "agent.start", begin("Bad Name"))
 	refused(t, srv, "agent_pane_not_found", "agent.start", object{"name": "a", "kind": "claude", "pane_id": "w9:p9"})

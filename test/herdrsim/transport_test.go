@@ -50,17 +50,21 @@ func TestSocketFile(t *testing.T) {
 // Fails if one of the cases of reference §1.3 gets an answer instead of a
 // silent close.
 func TestClosedWithoutAnswer(t *testing.T) {
-	srv := start(t)
+	srv := start(t, func(o *herdrsim.Options) { o.Timing.RequestLine = time.Hour })
+	quick := start(t, func(o *herdrsim.Options) { o.Timing.RequestLine = 100 * time.Millisecond })
 	ok := `{"id":"a","method":"ping","params":{}}`
-	for name, send := range map[string]string{
-		"blank line":  "   \n",
-		"empty line":  "\n",
-		"not UTF-8":   "{\"id\":\"\xff\",\"method\":\"ping\",\"params\":{}}\n",
-		"too long":    `{"id":"` + strings.Repeat("x", 1<<20) + `","method":"ping","params":{}}` + "\n",
-		"no newline":  ok, // until the time for the line is over
-		"half a line": `{"id":`,
+	for name, c := range map[string]struct {
+		srv  *herdrsim.Server
+		send string
+	}{
+		"blank line":  {srv, "   \n"},
+		"empty line":  {srv, "\n"},
+		"not UTF-8":   {srv, "{\"id\":\"\xff\",\"method\":\"ping\",\"params\":{}}\n"},
+		"too long":    {srv, `{"id":"` + strings.Repeat("x", 1<<20) + `","method":"ping","params":{}}` + "\n"},
+		"no newline":  {quick, ok}, // until the time for the line is over
+		"half a line": {quick, `{"id":`},
 	} {
-		if got := raw(t, srv, send); got != "" {
+		if got := raw(t, c.srv, c.send); got != "" {
 			t.Errorf("%s: answered %q", name, got)
 		}
 	}
@@ -70,8 +74,7 @@ func TestClosedWithoutAnswer(t *testing.T) {
 	if out, err := io.ReadAll(conn); err != nil || len(out) > 0 {
 		t.Errorf("EOF before the newline: %q, %v", out, err)
 	}
-	patient := start(t, func(o *herdrsim.Options) { o.Timing.RequestLine = time.Hour })
-	if got := raw(t, patient, strings.Repeat("x", 1<<20+1)); got != "" {
+	if got := raw(t, srv, strings.Repeat("x", 1<<20+1)); got != "" {
 		t.Errorf("a line that grows too long: answered %q", got)
 	}
 	long := `{"id":"` + strings.Repeat("x", 1<<20-60) + `","method":"ping","params":{}}` + "\n"
