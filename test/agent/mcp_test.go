@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fleetd/test/agent"
+	"fleetd/test/freeport"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/mark3labs/mcp-go/mcp"
@@ -141,12 +142,10 @@ func TestAsksAndCallsBeforeItAnswers(t *testing.T) {
 // Fails if a reply is lost because the gateway was down when it was due, or
 // went away between two replies.
 func TestRepliesWhenTheGatewayComesBack(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeport.Addr()
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := ln.Addr().String()
-	_ = ln.Close()
 	session, err := agent.NewSession("claude", "http://"+addr, "tok")
 	if err != nil {
 		t.Fatal(err)
