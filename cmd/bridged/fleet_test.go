@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,6 +55,29 @@ rev@hosta  worker  idle    10:00  reviewers,all-day  wQ:p2  g1
 	}, "roster")
 	w.gw.roster = mcp.RosterResult{Self: "hosta", Broker: "none"}
 	w.want(result{out: "host    hosta\nbroker  none\n", err: "no agents or mains\n"}, "roster")
+}
+
+// Fails when README shows a table of the roster with other columns than are printed.
+func TestRosterIsAsReadmeShowsIt(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	w.gw.roster = fleet
+	printed, seen := w.run("roster").out, 0
+	for line := range strings.Lines(string(readme)) {
+		columns := strings.Fields(line)
+		if !strings.HasPrefix(line, "host   state ") && !strings.HasPrefix(line, "address   ") {
+			continue
+		}
+		if seen++; !strings.Contains(printed, "\n"+strings.Join(columns, "\t")+"\n") {
+			t.Errorf("README has the columns %q; printed is\n%s", columns, printed)
+		}
+	}
+	if seen < 2 {
+		t.Errorf("README has %d tables of the roster", seen)
+	}
 }
 
 // Fault: --json prints another shape than the tools and REST.

@@ -171,7 +171,7 @@ func infoFault(err error) error {
 func daemonsKey(cfg config.Config, daemon mcp.InfoResult) (ed25519.PrivateKey, error) {
 	key, err := keys.Load(cfg.KeyPath())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.BadRequest, "%s is not there, so %s is not the data_dir of the daemon that runs; nothing was changed. Run this with the daemon's own configuration (--config, --data_dir)", cfg.KeyPath(), cfg.DataDir)
+		return nil, fault.New(fault.BadRequest, "%s is not there, so %s is not the data_dir of the daemon that runs; nothing was changed. Run this with the daemon's own configuration (--config, --data-dir)", cfg.KeyPath(), cfg.DataDir)
 	}
 	if err != nil {
 		return nil, err
@@ -229,8 +229,11 @@ func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r 
 	}
 	for pane, name := range maps {
 		e, ok := byName[name]
-		if !ok || e.Kind != store.Worker {
+		switch {
+		case !ok:
 			return s, fault.New(fault.BadRequest, "--map %s=%s: this host has no worker %s; make it with `bridged register %s --kind worker`", pane, name, name, name)
+		case e.Kind != store.Worker:
+			return s, fault.New(fault.BadRequest, "--map %s=%s: %s is a %s, and what lies in an old queue is from a worker; name another, or make one with `bridged register NAME --kind worker`", pane, name, name, e.Kind)
 		}
 		s.Workers[pane] = person(e)
 		s.Panes = append(s.Panes, pane)
@@ -312,8 +315,10 @@ func chooseMain(s *migrations.Sources, cfg config.Config, to string, byName map[
 		to = cfg.MCP.DefaultMain
 	}
 	switch e, ok := byName[to]; {
-	case to != "" && (!ok || e.Kind == store.Worker):
+	case to != "" && !ok:
 		s.NoMain = fmt.Sprintf("this host has no main %s to deliver to: make it with `bridged register %s --kind main`", to, to)
+	case to != "" && e.Kind == store.Worker:
+		s.NoMain = fmt.Sprintf("%s is a worker, and the mail is for a main: say which with --to", to)
 	case to != "":
 		s.Main = person(e)
 	case len(mains) == 1:

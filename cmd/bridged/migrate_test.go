@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"fleetd/cmd/bridged/config"
+	"fleetd/fabric"
 	"fleetd/fabric/keys"
 	"fleetd/fault"
 	"fleetd/mcp"
@@ -74,7 +75,8 @@ func TestMigrateChoosesTheMain(t *testing.T) {
 		{"", "", []mcp.RosterEntity{ann, bob}, "", "several mains"},
 		{"", "", nil, "", "register main --kind main"},
 		{"", "zoe", []mcp.RosterEntity{ann}, "", "no main zoe"},
-		{"rev", "", []mcp.RosterEntity{ann}, "", "no main rev"},
+		{"rev", "", []mcp.RosterEntity{ann}, "", "rev is a worker"},
+		{"", "rev", []mcp.RosterEntity{ann}, "", "rev is a worker"},
 	} {
 		var s migrations.Sources
 		byName := map[string]mcp.RosterEntity{"rev": rev}
@@ -84,6 +86,24 @@ func TestMigrateChoosesTheMain(t *testing.T) {
 		err := chooseMain(&s, config.Config{MCP: config.MCP{DefaultMain: x.standard}}, x.to, byName, x.mains)
 		if err != nil || s.Main.Address != x.want || !strings.Contains(s.NoMain, x.noMain) || (x.noMain == "") != (s.NoMain == "") {
 			t.Errorf("--to %q, default %q: %+v, %v", x.to, x.standard, s, err)
+		}
+	}
+}
+
+// Fails when mail is said to be from a main, or when the way out that is named
+// cannot be gone: a name that a main has is no worker's.
+func TestMigrateMapsToWorkers(t *testing.T) {
+	r := mcp.RosterResult{Self: "hosta", Entities: []mcp.RosterEntity{
+		{GID: "1", Name: "ann", Host: "hosta", Kind: "main"}, {GID: "2", Name: "far", Host: "hostb", Kind: "worker"},
+	}}
+	for name, want := range map[string]string{
+		"ann": "ann is a main, and what lies in an old queue is from a worker",
+		"zoe": "make it with `bridged register zoe --kind worker`",
+		"far": "this host has no worker far",
+	} {
+		_, err := (&app{}).sources(t.Context(), config.Config{}, migrateFlags{}, r, fabric.Names{}, map[string]string{"wQ:p2": name})
+		if !fault.Is(err, fault.BadRequest) || !strings.Contains(err.Error(), want) {
+			t.Errorf("--map wQ:p2=%s: %v", name, err)
 		}
 	}
 }

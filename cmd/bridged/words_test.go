@@ -2,14 +2,20 @@ package main
 
 import (
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"fleetd/fault"
 	"fleetd/mcp"
@@ -137,5 +143,62 @@ func TestPathsAreToldAsTheyAre(t *testing.T) {
 		if got := forShell(said); got != said {
 			t.Errorf("%s became %s", said, got)
 		}
+	}
+}
+
+// Fails when a sentence, help text or page of the documentation names a flag
+// that no command has.
+func TestFlagsThatAreNamedExist(t *testing.T) {
+	known := map[string]bool{"no-daemon": true, "if-empty": true, "only": true, "steps": true, "help": true, "flag": true} // of codex, rabbitmqctl, `make bench`, cobra and an example
+	var learn func(c *cobra.Command)
+	learn = func(c *cobra.Command) {
+		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+			set.VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
+		}
+		for _, sub := range c.Commands() {
+			learn(sub)
+		}
+	}
+	learn((&app{deps: newWorld(t).deps}).root())
+	named := regexp.MustCompile(`(?:^|[\s(\x60"])--([a-z][\w-]*)`)
+	seen := 0
+	look := func(where, text string) {
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			if seen++; !known[m[1]] {
+				t.Errorf("%s names --%s", where, m[1])
+			}
+		}
+	}
+	top := os.DirFS("../..")
+	err := fs.WalkDir(top, ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "test" || path != "." && strings.HasPrefix(d.Name(), ".")):
+			return fs.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".md") && (!strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go")):
+			return nil
+		}
+		text, err := fs.ReadFile(top, path)
+		if err != nil || strings.HasSuffix(path, ".md") {
+			look(path, string(text))
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				if said, err := strconv.Unquote(lit.Value); err == nil {
+					look(path, said)
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil || seen == 0 {
+		t.Errorf("%d flags were found: %v", seen, err)
 	}
 }
