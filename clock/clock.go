@@ -3,6 +3,7 @@
 package clock
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -21,19 +22,25 @@ const (
 // Watch compares the wall clock with the monotonic one. The zero Watch has not
 // looked yet; its first look sees no step.
 type Watch struct {
-	mu      sync.Mutex
-	wall    time.Time     // at the latest look
-	up      time.Duration // likewise, the monotonic clock
-	until   time.Duration // end of the pause after a step
-	ahead   time.Duration // what steps forward left out
-	stepped time.Duration // when the latest of them was
-	steps   int
+	mu    sync.Mutex
+	wall  time.Time     // at the latest look
+	up    time.Duration // likewise, the monotonic clock
+	until time.Duration // end of the pause after a step
+	ahead []leap        // what steps forward left out, oldest first
+	steps int
+}
+
+// leap is what the steps forward of one hour left out. Each counts for a day of
+// its own: a host that sleeps every night never has a day without one.
+type leap struct {
+	at   time.Duration // of the latest, by the monotonic clock
+	left time.Duration
 }
 
 // Moment is one look at the clocks.
 type Moment struct {
 	Wall   time.Time
-	Past   time.Time     // Wall, without what a step of the last day left out: what is older than a day by it is
+	Past   time.Time     // Wall, without what steps of the last day left out: what is older than a day by it is
 	Step   time.Duration // that was seen just now; 0: none
 	Steady bool          // no step within the last Pause
 	Steps  int           // so far
@@ -51,14 +58,33 @@ func (w *Watch) Look(wall time.Time, up time.Duration) Moment {
 	} else {
 		w.steps++
 		w.until = up + Pause
-		w.ahead = max(0, w.ahead+step)
-		w.stepped = up
+		w.leap(up, step)
 	}
-	if up-w.stepped >= leftOut {
-		w.ahead = 0
-	}
+	w.ahead = slices.DeleteFunc(w.ahead, func(l leap) bool { return up-l.at >= leftOut })
 	w.wall, w.up = wall, up
-	return Moment{Wall: wall, Past: wall.Add(-w.ahead), Step: step, Steady: up >= w.until, Steps: w.steps}
+	past := wall
+	for _, l := range w.ahead {
+		past = past.Add(-l.left)
+	}
+	return Moment{Wall: wall, Past: past, Step: step, Steady: up >= w.until, Steps: w.steps}
+}
+
+// leap notes a step; one back takes back what the latest ones forward left out.
+func (w *Watch) leap(up, step time.Duration) {
+	n := len(w.ahead)
+	if step > 0 && n > 0 && up.Truncate(time.Hour) == w.ahead[n-1].at.Truncate(time.Hour) {
+		w.ahead[n-1] = leap{up, w.ahead[n-1].left + step}
+		return
+	}
+	if step > 0 {
+		w.ahead = append(w.ahead, leap{up, step})
+		return
+	}
+	for ; n > 0 && step < 0; n-- {
+		l := &w.ahead[n-1]
+		took := min(l.left, -step)
+		l.left, step = l.left-took, step+took
+	}
 }
 
 // Uptime returns a monotonic clock that begins now.
