@@ -75,7 +75,7 @@ func (tx *Tx) PutSeen(ts int64, msgID, gid string, s Seen) error {
 	if err != nil {
 		return err
 	}
-	slot.FillPercent = orderedFill
+	slot.FillPercent = looseFill
 	return tx.put(slot, key, encodeSeen(s))
 }
 

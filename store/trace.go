@@ -88,7 +88,7 @@ func (tx *Tx) tracePart(hour uint32) (*bolt.Bucket, error) {
 	if err != nil {
 		return nil, err
 	}
-	slot.FillPercent = orderedFill
+	slot.FillPercent = looseFill
 	tx.part = tracePart{hour, slot}
 	return slot, nil
 }
