@@ -24,17 +24,18 @@ const (
 	week       = 7
 	month      = 30
 	stepHours  = 6
-	perStep    = 40                     // of each sort of traffic, at the same time
-	pruneWait  = 600 * time.Millisecond // the sweepers tick in real time: once a simulated day they get to it
+	perStep    = 40 // of each sort of traffic, at the same time
 	outboxTick = 20 * time.Millisecond
+	sweepLook  = 20 * time.Millisecond // the sweepers tick in real time
 	otherHost  = "hostb"
 )
 
 // storeMonth is the size of the store after a month of steady traffic, against
 // the size after a week of it: briefs to a worker here and their answers, mail
 // to another host and answers from there. Outbox, inbox and store are the real
-// ones, with their pruning; the clock is simulated, and broker and pane take
-// everything at once.
+// ones, with their pruning; the clocks are simulated, and broker and pane take
+// everything at once. What the design keeps longest, it keeps for nine days
+// after the day of it (§10), so that a week has not all of it yet.
 func storeMonth(ctx context.Context, h *host) error {
 	dir := filepath.Join(h.dir, "month")
 	y, err := newYear(ctx, dir)
@@ -135,12 +136,28 @@ type year struct {
 	lead, worker store.Entity
 	far          string // gid of a main on the other host
 	stops        []func()
+
+	mu     sync.Mutex
+	latest sample
+}
+
+// sample is some of the traffic of one step.
+type sample struct {
+	key   string // of mail to the other host
+	brief string // message id
+}
+
+func (y *year) note(fn func(*sample)) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	fn(&y.latest)
 }
 
 func newYear(ctx context.Context, dir string) (*year, error) {
 	y := &year{far: newID()}
 	y.now.Store(time.Now().UnixMilli())
 	begin := y.time()
+	uptime := func() time.Duration { return y.time().Sub(begin) }
 	var err error
 	if y.store, err = store.Open(ctx, store.Options{Dir: dir, Steps: migrations.Steps, Now: y.time}); err != nil {
 		return nil, err
@@ -148,11 +165,11 @@ func newYear(ctx context.Context, dir string) (*year, error) {
 	y.actor(y.store.Run)
 	y.outbox = outbox.New(outbox.Config{
 		Host: "hosta", Store: y.store, Directory: known{y}, Broker: willing{}, Sign: func(*envelope.Envelope) error { return nil },
-		Tick: outboxTick, Now: y.time, NewID: newID, NewTrace: newTrace,
+		Tick: outboxTick, Now: y.time, Uptime: uptime, NewID: newID, NewTrace: newTrace,
 	})
 	y.inbox = inbox.New(inbox.Config{
 		Host: "hosta", Boot: 1, Store: y.store, Injector: open{}, Reports: y.outbox, Names: known{y}, Panes: open{},
-		Now: y.time, Uptime: func() time.Duration { return y.time().Sub(begin) }, NewID: newID, Secret: rand.Text,
+		Now: y.time, Uptime: uptime, NewID: newID, Secret: rand.Text,
 	})
 	y.outbox.Use(y.inbox)
 	if err := y.outbox.Load(); err != nil {
@@ -185,23 +202,47 @@ func (y *year) close() error {
 
 func (y *year) time() time.Time { return time.UnixMilli(y.now.Load()) }
 
-// day is 24 hours of traffic and the pruning that is due then.
+// day is 24 hours of traffic, and ends when all has been pruned that is due then.
 func (y *year) day(ctx context.Context) error {
+	old := y.latest // of yesterday, and more than a day old at the end
 	for range 24 / stepHours {
 		if err := y.step(ctx); err != nil {
 			return err
 		}
 		y.now.Add(stepHours * time.Hour.Milliseconds())
+		y.store.Later(func(tx *store.Tx) error { // as the daemon's janitor does every hour
+			return errors.Join(tx.PruneHomes(y.time()), tx.PruneTrace(y.time()))
+		})
 	}
-	y.store.Later(func(tx *store.Tx) error { // as the daemon's janitor does
-		return errors.Join(tx.PruneHomes(y.time()), tx.PruneTrace(y.time()))
+	ctx, cancel := context.WithTimeout(ctx, tripBound)
+	defer cancel()
+	return untilEvery(ctx, sweepLook, func() error {
+		if err := y.store.Flush(ctx); err != nil {
+			return err
+		}
+		return y.store.View(func(tx *store.Tx) error { return y.pruned(tx, old) })
 	})
-	select {
-	case <-time.After(pruneWait):
-	case <-ctx.Done():
-		return ctx.Err()
+}
+
+// pruned says what the sweepers of outbox and inbox have left of old, and of
+// the intents that ended more than a day ago.
+func (y *year) pruned(tx *store.Tx, old sample) error {
+	if old.key == "" {
+		return nil
 	}
-	return y.store.Flush(ctx)
+	intents, err := tx.EndedBefore(y.time().Add(-store.KeyLife))
+	if err != nil {
+		return err
+	}
+	_, key, err := tx.KeyOf(y.lead.GID, old.key)
+	if err != nil {
+		return err
+	}
+	_, brief, err := tx.BriefByMsg(y.worker.GID, old.brief)
+	if err == nil && (len(intents) > 0 || key || brief) {
+		err = fmt.Errorf("the sweep of a day: %d old intents, an old key %t, an old brief %t", len(intents), key, brief)
+	}
+	return err
 }
 
 func (y *year) step(ctx context.Context) error {
@@ -225,7 +266,9 @@ func (y *year) step(ctx context.Context) error {
 
 // away is mail to the main of the other host, and its answer.
 func (y *year) away(ctx context.Context) error {
-	sent, err := y.outbox.Send(ctx, outbox.Request{From: y.lead.GID, To: y.far, Content: body, Key: newID()})
+	key := newID()
+	y.note(func(s *sample) { s.key = key })
+	sent, err := y.outbox.Send(ctx, outbox.Request{From: y.lead.GID, To: y.far, Content: body, Key: key})
 	if err != nil {
 		return err
 	}
@@ -255,6 +298,7 @@ func (y *year) brief(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	y.note(func(s *sample) { s.brief = sent.MsgID })
 	b, err := y.inbox.BriefToAnswer(y.worker.GID, sent.MsgID)
 	if err != nil {
 		return err
