@@ -97,7 +97,7 @@ func (o *Outbox) pick(from, group string) (roster.Target, error) {
 // busyness orders what a worker is doing; able is false if it takes nothing.
 func busyness(e roster.EntityView) (busy int, able bool) {
 	switch e.Status.State {
-	case roster.NoPane, roster.PaneChanged, roster.HerdrDown, roster.Contested:
+	case roster.NoPane, roster.PaneChanged, roster.HerdrDown, roster.Contested, roster.Mismatched:
 		return 0, false
 	case roster.Idle, roster.Done:
 		if e.Status.Refusing == "" {

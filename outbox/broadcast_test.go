@@ -352,10 +352,12 @@ func TestAnyPicksWhoIsFree(t *testing.T) {
 	if got := picks(); got != "aide" {
 		t.Errorf("%s was picked, whose host is away", got)
 	}
-	w.dir.doing[aide] = "no pane"
-	_, err := w.out.pick(boss, "crew")
-	wantCode(t, err, fault.UnknownRecipient)
-	_, err = w.out.pick(aide, "nosuch")
+	for _, state := range []roster.State{roster.NoPane, roster.PaneChanged, roster.HerdrDown, roster.Contested, roster.Mismatched} {
+		w.dir.doing[aide] = state
+		_, err := w.out.pick(boss, "crew")
+		wantCode(t, err, fault.UnknownRecipient)
+	}
+	_, err := w.out.pick(aide, "nosuch")
 	wantCode(t, err, fault.UnknownRecipient)
 }
 
