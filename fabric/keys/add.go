@@ -36,6 +36,11 @@ func Add(dir, self, file string, more bool, now time.Time) (host string, fingerp
 	if err := usable(dir, path); err != nil {
 		return "", nil, err
 	}
+	unlock, err := lock(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	defer unlock()
 	known, _ := readDir(dir, nil) // the problems of other files are not ours here
 	if err := checkOffer(known, host, keys, more); err != nil {
 		return "", nil, err
@@ -53,25 +58,30 @@ func Revoke(dir, host, fingerprint string) ([]string, error) {
 	if !envelope.ValidHost(host) {
 		return nil, stranger
 	}
+	unlock, err := lock(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, stranger
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	path := filepath.Join(dir, host+suffix)
 	_, keys, problems := readFile(path)
 	if len(keys)+len(problems) == 0 {
 		return nil, stranger
 	}
-	if fingerprint == "" {
+	if fingerprint != "" && len(problems) > 0 {
+		return nil, problems[0] // would be lost by writing the file anew
+	}
+	if fingerprint != "" && !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return Fingerprint(k) == fingerprint }) {
+		return nil, fault.New(fault.BadRequest, "host %s has no key %.80q; see `bridged keys list`", host, fingerprint)
+	}
+	if fingerprint == "" || len(keys) == 1 {
 		if err := errors.Join(os.Remove(path), syncDir(dir)); err != nil {
 			return nil, fault.Wrap(err, fault.Internal, "could not remove %s; see that the directory is yours", path)
 		}
 		return fingerprintsOf(keys), nil
-	}
-	if len(problems) > 0 {
-		return nil, problems[0] // would be lost by writing the file anew
-	}
-	if !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return Fingerprint(k) == fingerprint }) {
-		return nil, fault.New(fault.BadRequest, "host %s has no key %.80q; see `bridged keys list`", host, fingerprint)
-	}
-	if len(keys) == 1 {
-		return Revoke(dir, host, "")
 	}
 	if err := dropKey(path, fingerprint); err != nil {
 		return nil, err

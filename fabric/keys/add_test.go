@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,6 +52,66 @@ func TestAdd(t *testing.T) {
 				t.Errorf("%v, %v, %v", info.Mode(), list(t, dir), err)
 			}
 		})
+	}
+}
+
+// Fails when of keys that are trusted and revoked at the same time, by several
+// people or scripts, one is lost or stays.
+func TestChangesAtTheSameTime(t *testing.T) {
+	const many = 4
+	for range 5 {
+		dir := trustDir(t, "hostb.pub", PublicLine("hostb", pubOf(50))+PublicLine("hostb", pubOf(51)))
+		var files []string
+		for n := range byte(many) {
+			files = append(files, offer(t, "hostb.pub", PublicLine("hostb", pubOf(n))))
+		}
+		var all sync.WaitGroup
+		for _, file := range files {
+			all.Go(func() {
+				if _, _, err := Add(dir, "hosta", file, true, today); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Go(func() {
+			if _, err := Revoke(dir, "hostb", Fingerprint(pubOf(50))); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			if err := trustOwn(dir, "hosta", today, pubOf(60)); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Wait()
+		trust := open(t, dir)
+		wantProblems(t, trust)
+		keys := trust.Keys("hostb")
+		for n := range byte(many) {
+			if !contains(keys, pubOf(n)) {
+				t.Fatalf("key %d was lost", n)
+			}
+		}
+		if len(keys) != many+1 || contains(keys, pubOf(50)) {
+			t.Fatalf("%d keys are trusted, want %d", len(keys), many+1)
+		}
+	}
+}
+
+// Fails when what a kill left in the middle of a write stays for ever, or when
+// what another process is about to put in place is removed.
+func TestWhatAKillLeftIsRemoved(t *testing.T) {
+	dir := trustDir(t, ".key-1", "left", ".key-2", "in use", ".other", "not ours")
+	for _, name := range []string{".key-1", ".other"} {
+		if err := os.Chtimes(filepath.Join(dir, name), time.Time{}, time.Now().Add(-2*leftAfter)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := Add(dir, "hosta", offer(t, "hostb.pub", PublicLine("hostb", pubOf(1))), false, today); err != nil {
+		t.Fatal(err)
+	}
+	if names := list(t, dir); !slices.Equal(names, []string{".key-2", ".other", "hostb.pub"}) {
+		t.Errorf("there are %v", names)
 	}
 }
 

@@ -87,6 +87,10 @@ func checkOwner(path string, info os.FileInfo, secret bool) error {
 	if owner == us || owner == 0 && !secret {
 		return nil
 	}
+	if us == 0 {
+		return fault.New(fault.NotAllowed, "%s belongs to user %d and this runs as root, whose keys they are not; run it as that user: sudo -u '#%d' bridged …, or with a config that names files of root's",
+			path, owner, owner)
+	}
 	return fault.New(fault.NotAllowed, "%s belongs to user %d and the gateway runs as user %d; make sure it is yours and run: chown %d %s",
 		path, owner, us, us, path)
 }

@@ -75,6 +75,11 @@ func trustOwn(trustDir, self string, now time.Time, pubs ...ed25519.PublicKey) e
 	if err := usable(trustDir, file); err != nil {
 		return err
 	}
+	unlock, err := lock(trustDir)
+	if err != nil {
+		return asFault(err, trustDir)
+	}
+	defer unlock()
 	_, known, _ := readFile(file) // usable has said what is wrong with it
 	return appendKeys(file, self, without(pubs, known...), now)
 }
