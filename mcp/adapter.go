@@ -55,7 +55,7 @@ func (a *adapter) call(ctx context.Context, v verb, req mcpgo.CallToolRequest) (
 		stop := a.attend(ctx, req, c.wait)
 		defer stop()
 	}
-	r, f := run(ctx, a.log, v, c)
+	r, f := run(withAgentSession(ctx, agentSessionOf(req.Params.Meta)), a.log, v, c)
 	if f != nil {
 		return nil, f
 	}
@@ -74,6 +74,11 @@ func (a *adapter) call(ctx context.Context, v verb, req mcpgo.CallToolRequest) (
 // run calls the verb; ctx carries a receipt. A panic becomes INTERNAL and never
 // reaches a client; what it or a cancelled call handed over counts as lost.
 func run(ctx context.Context, log hclog.Logger, v verb, c call) (result any, f *fault.Error) {
+	leave, f := seated(ctx, log)
+	if f != nil {
+		return nil, f
+	}
+	defer leave()
 	ctx, done := untilStopped(ctx)
 	defer done()
 	ctx, release := untilRevoked(ctx)

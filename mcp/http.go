@@ -153,6 +153,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.tools = s.newStreamable()
 	base, cancelBase := context.WithCancel(withDraining(context.WithoutCancel(ctx), s.draining, s.StopGrace))
+	base = context.WithValue(base, seatsKey{}, &seats{now: s.Now, of: map[string]*seat{}})
 	defer cancelBase()
 
 	servers := []*http.Server{s.newHTTP(base, s.tcpHandler())}

@@ -106,7 +106,7 @@ func (s *Server) serveVerb(w http.ResponseWriter, r *http.Request, v verb, id id
 	}
 	ctx, receipt := WithReceipt(r.Context())
 	if id.entity {
-		ctx = WithCaller(ctx, id.caller)
+		ctx = withAgentSession(WithCaller(ctx, id.caller), r.Header.Get(AgentSessionHeader))
 	}
 	result, f := run(ctx, s.Log, v, c)
 	explicit, held := r.Header.Get(ReceiptHeader) == ReceiptExplicit && receipt.Pending(), ""

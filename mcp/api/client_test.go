@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -446,5 +447,40 @@ func TestAStrangersSocketIsToldNothing(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Error("the connection stayed open")
+	}
+}
+
+// Fails if `bridged mcp` keeps from the daemon for which session of its agent a
+// call is, by which two panes under one identity are told.
+func TestTheAgentsSessionIsPassedOn(t *testing.T) {
+	c := &Client{Socket: "unused", Token: "good"}
+	c.once.Do(c.init)
+	var sessions []string
+	c.http.Transport = tripper(func(r *http.Request) (*http.Response, error) {
+		sessions = append(sessions, r.Header.Get(mcp.AgentSessionHeader))
+		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+	})
+	calls, in := io.Pipe()
+	out, answers := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- mcp.ServeStdio(t.Context(), c, "test", hclog.NewNullLogger(), calls, answers)
+		_ = answers.Close()
+	}()
+	lines := bufio.NewReader(out)
+	for _, meta := range []string{`{"x-codex-turn-metadata":{"session_id":"one"}}`, `{}`} {
+		if _, err := io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bridge_whoami","arguments":{},"_meta":`+meta+"}}\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lines.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = in.Close()
+	if err := receive(t, "the end of the bridge", ended); err != nil {
+		t.Error(err)
+	}
+	if !slices.Equal(sessions, []string{"one", ""}) {
+		t.Errorf("the daemon is told %q", sessions)
 	}
 }

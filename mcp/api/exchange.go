@@ -114,6 +114,9 @@ func (c *Client) post(ctx context.Context, req request, args any, explicit bool)
 	case c.As != "":
 		r.Header.Set(mcp.AsHeader, c.As)
 	}
+	if session := mcp.AgentSession(ctx); session != "" {
+		r.Header.Set(mcp.AgentSessionHeader, session)
+	}
 	if explicit {
 		r.Header.Set(mcp.ReceiptHeader, mcp.ReceiptExplicit)
 		r.Header.Set(mcp.ReceiptTieHeader, mcp.ReceiptTied)
