@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,7 +55,7 @@ func (w *world) collect(ctx context.Context) (h history.History, err error) {
 	for _, m := range w.rec.old {
 		h.Moves = append(h.Moves, *m)
 	}
-	h.Shown, h.Told, h.Kills, h.Faults = w.rec.shown, w.rec.told, w.rec.kills, w.rec.broke
+	h.Shown, h.Told, h.Kills, h.Faults, h.Astray = w.rec.shown, w.rec.told, w.rec.kills, w.rec.broke, w.rec.astray
 	return h, nil
 }
 
@@ -135,6 +136,9 @@ func (w *world) inStore(ctx context.Context, s *site, seen map[string][]string, 
 		if err := w.keys(tx, s); err != nil {
 			return err
 		}
+		if err := w.records(tx, s); err != nil {
+			return err
+		}
 		if err := w.entities(tx, s, seen, h); err != nil {
 			return err
 		}
@@ -163,6 +167,41 @@ func (w *world) keys(tx *store.Tx, s *site) error {
 		}
 	}
 	return nil
+}
+
+// records finds what was given to somebody of s whose store has no record of
+// it: neither what became of it nor that it waits.
+func (w *world) records(tx *store.Tx, s *site) error {
+	gids := map[string]string{}
+	for _, one := range s.workers {
+		gids[one.address] = one.GID
+	}
+	for _, c := range slices.Concat(w.mains, []*client{w.peer, w.heir}) {
+		if strings.HasSuffix(c.name, "@"+s.host.Name) {
+			gids[c.name] = c.main.GID
+		}
+	}
+	forgot := func(gid string, ids ...string) (bool, error) {
+		for _, id := range ids {
+			if _, found, err := tx.FindSeen(id, gid); found || err != nil {
+				return false, err
+			}
+		}
+		return len(ids) > 0, nil
+	}
+	var err error
+	for _, one := range w.rec.sends {
+		if gid := gids[one.To]; gid != "" && one.Worker && err == nil {
+			one.Forgot, err = forgot(gid, one.MsgIDs...)
+		}
+	}
+	for i := range w.rec.shown {
+		m := &w.rec.shown[i]
+		if gid := gids[m.Reader]; gid != "" && m.Kind != "ASK" && err == nil { // a question is never stored
+			m.Forgot, err = forgot(gid, m.MsgID)
+		}
+	}
+	return err
 }
 
 // trails notes what s saw of each message, for people.

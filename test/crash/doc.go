@@ -5,10 +5,10 @@
 //
 // It runs whole fleets (test/fleet) under concurrent traffic and, at each step
 // that test/failpoint names, on each path that a message takes through it,
-// kills the gateway there, cuts its connections to the broker, or kills the
-// broker. Everything that clients were told, that panes received and that
-// stores and brokers hold at the end is one history, which test/crash/history
-// checks.
+// kills the gateway there, cuts its connections to the broker, kills the broker,
+// or stops its store and kills it a moment later. Everything that clients were
+// told, that panes received and that stores and brokers hold at the end is one
+// history, which test/crash/history checks.
 //
 // The seed that is printed decides the order of the cases and what is random
 // in their traffic; with it and -only a part of a run is repeated, as near as
@@ -37,6 +37,9 @@
 //			return w.strike(ctx, k)
 //		})
 //	}
+//
+// If something must not be done before a record that the step makes, the point
+// is named in records of stall.go, too.
 //
 // A new fault is a damage in matrix.go and a case of strike, and is noted with
 // killed or broken of the recorder: what is in doubt without one is held against

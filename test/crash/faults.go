@@ -22,8 +22,11 @@ const (
 // step still while something else is broken.
 func (k kase) order() failpoint.Order {
 	o := failpoint.Order{Name: k.point.Name, Nth: k.nth, Action: failpoint.Pause}
-	if k.damage == kill {
+	switch k.damage {
+	case kill:
 		o.Action = failpoint.Kill
+	case stall:
+		o.Action = failpoint.Stall
 	}
 	return o
 }
@@ -56,8 +59,11 @@ func (w *world) strike(ctx context.Context, k kase) (hit bool, err error) {
 	if !s.control.hit(ctx, bound) {
 		return false, s.control.arm(ctx, failpoint.Order{})
 	}
-	if k.damage == kill {
+	switch k.damage {
+	case kill:
 		return true, w.revive(ctx, s)
+	case stall:
+		return true, w.starve(ctx, k, s)
 	}
 	return true, w.damage(ctx, k, s, s.control)
 }

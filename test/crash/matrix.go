@@ -15,9 +15,10 @@ const (
 	kill   damage = "kill"   // kill -9 of the gateway that takes the step
 	cut    damage = "cut"    // every connection of that gateway to the broker is reset
 	broker damage = "broker" // kill -9 of the broker
+	stall  damage = "stall"  // that gateway's store commits nothing more, and soon it is killed
 )
 
-var damages = []damage{kill, cut, broker}
+var damages = []damage{kill, cut, broker, stall}
 
 // kase is one row of the matrix. The mains of a world that send are on hosta,
 // its workers on both hosts.
@@ -31,14 +32,17 @@ type kase struct {
 
 func (k kase) String() string { return fmt.Sprintf("%s %s %s", k.point.Name, k.path, k.damage) }
 
-// cases is the matrix: every point on each of its paths with every damage, in
-// an order that the seed decides.
+// cases is the matrix: every point on each of its paths with every damage that
+// it can have, in an order that the seed decides.
 func cases(seed uint64) []kase {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var all []kase
 	for _, p := range failpoint.Points {
 		for _, path := range p.Paths {
 			for _, d := range damages {
+				if d == stall && !slices.Contains(records, p.Name) {
+					continue
+				}
 				all = append(all, kase{point: p, path: path, damage: d, nth: 1})
 			}
 		}

@@ -22,6 +22,8 @@ type recorder struct {
 	kills []history.Kill
 	broke []history.Fault
 
+	astray []history.Astray
+
 	spawns []*spawning
 	ends   []*history.Stop
 	old    []*history.Moved
@@ -87,6 +89,13 @@ func (r *recorder) broken(f history.Fault) {
 	defer r.mu.Unlock()
 	f.At = time.Now()
 	r.broke = append(r.broke, f)
+}
+
+// strayed notes that what struck case n was on no broker and in no store.
+func (r *recorder) strayed(n int, host string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.astray = append(r.astray, history.Astray{Case: n, Host: host})
 }
 
 // saw notes one message in a response that reached reader, who asked for it

@@ -87,6 +87,9 @@ func (w *world) traffic(ctx context.Context, k kase, first wish) {
 	if k.path == failpoint.Forward && k.point.Side == failpoint.Sender {
 		first.wait = openSend // some steps are only taken when somebody waits
 	}
+	if k.damage == stall {
+		stalled(k, &first)
+	}
 	if asks(k.path) {
 		switch {
 		case first.by > 0: // it must not listen

@@ -168,6 +168,18 @@ func (c *client) stop(ctx context.Context, n int, gid string) {
 	}
 }
 
+// launched lists the agents of host that are known by now.
+func (r *recorder) launched(host string) (gids []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.spawns {
+		if s.Host == host {
+			gids = append(gids, s.GIDs...)
+		}
+	}
+	return gids
+}
+
 // retired ends the agents of k that live: each is told to once its task is
 // settled.
 func (w *world) retired(ctx context.Context, k kase) {

@@ -47,7 +47,11 @@ func report(out io.Writer, results []result, found []history.Finding) bool {
 		total.add(r, len(verdict) == 0)
 	}
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "path\tstruck in\tkill\tcut\tbroker\tseconds")
+	fmt.Fprint(t, "path\tstruck in")
+	for _, d := range damages {
+		fmt.Fprintf(t, "\t%s", d)
+	}
+	fmt.Fprintln(t, "\tseconds")
 	for _, key := range slices.Sorted(maps.Keys(rows)) {
 		fmt.Fprintln(t, key+"\t"+rows[key].String())
 	}

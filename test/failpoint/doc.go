@@ -7,7 +7,7 @@
 // and one entry of Points. Without the build tag failpoints Hit is empty, is
 // inlined, and nothing of it is left in the binary. With the tag it obeys
 //
-//	BRIDGED_FAILPOINT="name[:nth]=kill|hang|panic"
+//	BRIDGED_FAILPOINT="name[:nth]=kill|hang|panic|stall"
 //
 // for the nth hit (1 if not said) since the start, or whoever listens on the
 // unix socket BRIDGED_FAILPOINT_CONTROL, who may arm one point after the other

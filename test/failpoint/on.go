@@ -34,7 +34,12 @@ var state struct {
 	mu    sync.Mutex
 	order Order
 	hits  int // of order.Name since it was armed
+
+	stalled bool // no commit begins any more
 }
+
+// commit is where the writer of the store stands when it is stalled.
+const commit = "store.commit.before"
 
 // Hit does what was ordered for the point of this name.
 func Hit(name string) {
@@ -50,10 +55,15 @@ func Hit(name string) {
 	strikes := o.Name == name && state.hits == o.Nth
 	if strikes {
 		state.order = Order{}
+		state.stalled = state.stalled || o.Action == Stall
 	}
+	stands := state.stalled && name == commit
 	state.mu.Unlock()
 	if strikes {
 		strike(o)
+	}
+	if stands {
+		select {}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestMain also is the program that is struck: it hits a point three times.
@@ -21,6 +22,18 @@ func TestMain(m *testing.M) {
 	for range 3 {
 		fmt.Println("here")
 		Hit(name)
+	}
+	if os.Getenv("COMMIT") != "" {
+		committed := make(chan struct{})
+		go func() {
+			defer close(committed)
+			Hit(commit)
+		}()
+		select {
+		case <-committed:
+			fmt.Println("committed")
+		case <-time.After(time.Second):
+		}
 	}
 	fmt.Println("through")
 	os.Exit(0)
@@ -53,6 +66,21 @@ func TestPanicAtTheFirstHit(t *testing.T) {
 	out, state := struck(t, "store.commit.before", "store.commit.before=panic")
 	if strings.Count(out, "here\n") != 1 || !strings.Contains(out, "panic: failpoint: store.commit.before") || state.Success() {
 		t.Errorf("it printed %q and ended with %s", out, state)
+	}
+}
+
+// Fails when a store is written on where it was to stand, or when more than its
+// writer stands.
+func TestStallHoldsTheWriterAlone(t *testing.T) {
+	t.Setenv("COMMIT", "1")
+	for _, c := range []struct{ name, order string }{
+		{"inbox.injecting.before", "inbox.injecting.before:2=stall"},
+		{"inbox.injecting.before", commit + "=stall"},
+	} {
+		out, state := struck(t, c.name, c.order)
+		if out != "left: \nhere\nhere\nhere\nthrough\n" || !state.Success() {
+			t.Errorf("%s: it printed %q and ended with %s", c.order, out, state)
+		}
 	}
 }
 

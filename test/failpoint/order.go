@@ -10,11 +10,17 @@ import (
 type Action string
 
 // The actions. Pause is for a listener on the control socket alone.
+//
+// Stall is a disk that answers no more: the goroutine goes on, and no commit
+// begins from there on until the process ends. What needed a record by then and
+// did not wait for it is seen to be done without one, whatever else is written
+// at the time.
 const (
 	Kill  Action = "kill"  // SIGKILL: nothing is flushed, nobody says goodbye
 	Hang  Action = "hang"  // the goroutine stays there for ever
 	Panic Action = "panic" // what a defect at this place would do
 	Pause Action = "pause" // the goroutine waits until the listener says go
+	Stall Action = "stall" // the store's writer stands still, and nothing else
 )
 
 // Order is one armed point. The zero value is none.
@@ -47,12 +53,12 @@ func ParseOrder(text string) (Order, error) {
 	name, nth, counted := strings.Cut(place, ":")
 	o := Order{Name: name, Nth: 1, Action: Action(action)}
 	switch o.Action {
-	case Kill, Hang, Panic, Pause:
+	case Kill, Hang, Panic, Pause, Stall:
 	default:
 		found = false
 	}
 	if _, known := Find(name); !known || !found {
-		return Order{}, fmt.Errorf("%q is no order for a failpoint: write NAME[:NTH]=kill|hang|panic with a name of the table", text)
+		return Order{}, fmt.Errorf("%q is no order for a failpoint: write NAME[:NTH]=kill|hang|panic|stall with a name of the table", text)
 	}
 	if counted {
 		n, err := strconv.Atoi(nth)

@@ -19,6 +19,7 @@ func Check(h History) []Finding {
 	c.spawns()
 	c.moved()
 	c.shownTwice()
+	c.recorded()
 	c.strangers()
 	c.leftovers()
 	slices.SortStableFunc(c.found, func(a, b Finding) int { return cmp.Compare(a.Case, b.Case) })
@@ -445,6 +446,26 @@ func (c *checker) about(m Shown) *Send {
 		return s
 	}
 	return c.byID[m.InReplyTo]
+}
+
+// recorded: what a gateway gave to somebody, or took off the broker, is on
+// record: it is answered and asked for, and does not come again (design §6).
+func (c *checker) recorded() {
+	for i := range c.h.Sends {
+		if s := &c.h.Sends[i]; s.Forgot {
+			if f := c.fate(s); !f.arrived.IsZero() {
+				c.add(Lost, s, "it arrived at %s, and its gateway has no record of it", clock(f.arrived))
+			}
+		}
+	}
+	for _, m := range c.h.Shown {
+		if m.Forgot {
+			c.add(Lost, c.about(m), "%s was shown %s %s at %s, and its gateway has no record of it", m.Reader, m.Kind, m.MsgID, clock(m.At))
+		}
+	}
+	for _, a := range c.h.Astray {
+		c.found = append(c.found, Finding{Verdict: Lost, Case: a.Case, Why: "a message was off the broker, and " + a.Host + " had no record of it when it was killed"})
+	}
 }
 
 // strangers: nobody is shown or given what nobody sent, or sent to others.

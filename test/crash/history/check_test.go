@@ -113,6 +113,12 @@ func TestVerdicts(t *testing.T) {
 			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(9), Code: "EXPIRED", Report: true}
 		}, nil},
 
+		// What is on no record.
+		{"a brief that is not on record is given to a worker", func(h *History) { h.Sends[0].Forgot = true }, []Verdict{Lost}},
+		{"a brief that is not on record is given to nobody", func(h *History) { failed(h, "FAILED", "EXPIRED"); h.Sends[0].Forgot = true }, nil},
+		{"mail that is not on record was shown", func(h *History) { h.Shown[1].Forgot = true }, []Verdict{Lost}},
+		{"a message is on no record and on no broker", func(h *History) { h.Astray = []Astray{{1, "b"}} }, []Verdict{Lost}},
+
 		// It arrived, and its sender knows less.
 		{"an injected brief stays in doubt", func(h *History) {
 			h.Sends[0].Calls[0] = Call{Began: at(1), Ended: at(2), Code: "IN_DOUBT"}

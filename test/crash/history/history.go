@@ -31,6 +31,7 @@ type History struct {
 
 	Kills  []Kill
 	Faults []Fault
+	Astray []Astray
 	Left   []Left
 }
 
@@ -44,6 +45,7 @@ type Send struct {
 	Cast     bool   // it is To's part in a message to several, which has one id and one token
 	MsgIDs   []string
 	Stored   bool // the sender's store says that it was accepted
+	Forgot   bool // the store of the host of a worker has no record of it
 	Calls    []Call
 }
 
@@ -76,6 +78,7 @@ type Shown struct {
 	TurnID      string // of a question
 	Redelivered bool
 	Asked       bool // its reader asked for it again, by repeating a call
+	Forgot      bool // the store of its reader's host has no record of it
 }
 
 // Question is one bridge_ask of a worker in the middle of a brief, and what it
@@ -191,6 +194,13 @@ type Answer struct {
 	To     string // the brief's id
 	Keyed  bool   // with an idempotency key, so that all its calls are one
 	Error  string // "" if it was accepted
+}
+
+// Astray is a message that a gateway took off the broker and was killed before
+// it had a record of it.
+type Astray struct {
+	Case int
+	Host string
 }
 
 // Left is what a store or a broker holds in the end and should not.
