@@ -66,9 +66,10 @@ func (c *client) pull(ctx context.Context, stop <-chan struct{}) {
 		err := s.connect(ctx)
 		if err == nil {
 			var r mcp.PollResult
+			began := time.Now()
 			if r, err = s.main.Poll(ctx, map[string]any{"wait_seconds": c.patience()}); err == nil {
 				for _, m := range r.Messages {
-					c.rec.saw(c.name, m, false)
+					c.rec.saw(c.name, m, false, began)
 					if m.Kind == "ASK" {
 						c.answer(ctx, m, wish{})
 					}
@@ -144,7 +145,7 @@ func (c *client) send(ctx context.Context, n int, token string, w wish) {
 		call.Ended = time.Now()
 		c.told(s, &call, r, err)
 		if err == nil && r.Question != nil {
-			c.rec.saw(c.name, *r.Question, false)
+			c.rec.saw(c.name, *r.Question, false, call.Began)
 			c.answer(ctx, *r.Question, w)
 		}
 		if call.Broken() {
@@ -177,7 +178,7 @@ func (c *client) answer(ctx context.Context, q mcp.Message, w wish) {
 		if err == nil {
 			t.State, t.Text = r.State, r.Note
 			if r.Reply != nil {
-				c.rec.saw(c.name, *r.Reply, false)
+				c.rec.saw(c.name, *r.Reply, false, t.Began)
 			}
 			next = r.Question
 		}
@@ -193,7 +194,7 @@ func (c *client) answer(ctx context.Context, q mcp.Message, w wish) {
 	}
 	c.rec.answered(t)
 	if next != nil {
-		c.rec.saw(c.name, *next, false)
+		c.rec.saw(c.name, *next, false, t.Began)
 		c.answer(ctx, *next, w)
 	}
 }
@@ -212,7 +213,7 @@ func (c *client) told(s *sending, call *history.Call, r mcp.SendResult, err erro
 		call.State, call.Text = r.State, r.Note
 		c.rec.named(s, r.MsgID)
 		if r.Reply != nil {
-			c.rec.saw(c.name, *r.Reply, len(s.Calls) > 0)
+			c.rec.saw(c.name, *r.Reply, len(s.Calls) > 0, call.Began)
 		}
 	case errors.As(err, &f):
 		call.Code, call.Text = string(f.Code), f.Sentence

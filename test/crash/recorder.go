@@ -98,13 +98,13 @@ func (r *recorder) strayed(n int, host string) {
 	r.astray = append(r.astray, history.Astray{Case: n, Host: host})
 }
 
-// saw notes one message in a response that reached reader, who asked for it
-// once more or not.
-func (r *recorder) saw(reader string, m mcp.Message, asked bool) {
+// saw notes one message in a response that reached reader, to a call that began
+// then and asked for it once more or not.
+func (r *recorder) saw(reader string, m mcp.Message, asked bool, began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shown = append(r.shown, history.Shown{
-		At: time.Now(), Reader: reader, MsgID: m.MsgID, Kind: m.Kind, From: m.From, InReplyTo: m.InReplyTo,
+		Began: began, At: time.Now(), Reader: reader, MsgID: m.MsgID, Kind: m.Kind, From: m.From, InReplyTo: m.InReplyTo,
 		Reason: m.Reason, Content: m.Content, TurnID: m.TurnID, Redelivered: m.Redelivered, Asked: asked,
 	})
 }

@@ -404,6 +404,9 @@ func (c *checker) shownTwice() {
 		last := map[string]Shown{}
 		for _, m := range slices.SortedStableFunc(slices.Values(all), func(a, b Shown) int { return a.At.Compare(b.At) }) {
 			first, again := last[m.Reader]
+			if again && first.Asked && !m.Asked && m.Began.Before(first.At) {
+				first, m = m, first // two calls at once: which is noted first says nothing
+			}
 			switch {
 			case !again:
 			case !m.Redelivered:

@@ -300,6 +300,18 @@ func TestVerdicts(t *testing.T) {
 			m.At, m.Redelivered, m.Asked = at(8), true, true
 			h.Shown = append(h.Shown, m)
 		}, nil},
+		{"an answer is given again to who asks again, beside a poll that notes it later", func(h *History) {
+			m := h.Shown[0] // at 6
+			m.At, m.Redelivered, m.Asked = at(5), true, true
+			h.Shown[0].Began = at(4)
+			h.Shown = append(h.Shown, m)
+		}, nil},
+		{"an answer is given again to who asks again, and then as if it was new", func(h *History) {
+			m := h.Shown[0]
+			m.At, m.Redelivered, m.Asked = at(4), true, true
+			h.Shown[0].Began = at(5)
+			h.Shown = append(h.Shown, m)
+		}, []Verdict{Doubled}},
 		{"the mark is on the first one", func(h *History) {
 			m := h.Shown[1]
 			m.At, m.Redelivered = at(2), true

@@ -67,8 +67,8 @@ func (c Call) Broken() bool { return c.State == "" && c.Code == "" }
 
 // Shown is one message in a response that reached a client.
 type Shown struct {
-	At          time.Time
-	Reader      string // name@host
+	Began, At   time.Time // of the call, and when its response was noted
+	Reader      string    // name@host
 	MsgID       string
 	Kind        string // SEND, BROADCAST, REPLY, FAILED, ABANDONED, INJECTED, ASK
 	From        string // name@host of whoever it is from or, a report, about
