@@ -253,6 +253,8 @@ func (in *inbox) consume(ctx context.Context, s *session) (attached bool, err er
 	in.mu.Unlock()
 	if err = in.rebind(ch, spec); err == nil {
 		err = w.read(ctx, closes)
+	} else {
+		err = ended(closes, err)
 	}
 	in.set(InboxDetached)
 	w.end(err)

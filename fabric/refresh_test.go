@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -280,6 +281,30 @@ func TestAllInboxesTogetherAreBoundInBytes(t *testing.T) {
 	if m, b := a.load.messages.Load(), a.load.bytes.Load(); m != 0 || b != 0 {
 		t.Errorf("%d messages and %d bytes are counted as held", m, b)
 	}
+}
+
+// The library fails calls a moment before it tells why the broker closed a
+// channel. Fails if the inbox that made one does not wait for that, and so does
+// not learn what its mail was held for too long for; or if it waits where nothing
+// comes.
+func TestWhyAChannelClosedIsWaitedFor(t *testing.T) {
+	word := &amqp.Error{Code: amqp.PreconditionFailed, Reason: "it was held for too long"}
+	synctest.Test(t, func(t *testing.T) {
+		closes := make(chan *amqp.Error, 1)
+		time.AfterFunc(time.Millisecond, func() { closes <- word })
+		if err := ended(closes, fmt.Errorf("cancel: %w", amqp.ErrClosed)); err != word {
+			t.Errorf("the channel closed for %v", err)
+		}
+		for _, why := range []error{errInboxChannel, amqp.ErrClosed} {
+			if err := ended(closes, why); err != why {
+				t.Errorf("without a word %v reads %v", why, err)
+			}
+		}
+		closes <- word
+		if err := ended(closes, errInboxChannel); err != word {
+			t.Errorf("the consumer ended for %v", err)
+		}
+	})
 }
 
 // Fails if LavinMQ is handed anything back that it did not ask for, if holds

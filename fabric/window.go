@@ -155,7 +155,7 @@ func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
 			return errInboxChannel
 		case d, ok := <-source:
 			if !ok {
-				return w.ended(closes, errInboxChannel)
+				return ended(closes, errInboxChannel)
 			}
 			w.take(d)
 			switch {
@@ -181,19 +181,22 @@ func (w *window) read(ctx context.Context, closes <-chan *amqp.Error) error {
 			look.Reset(w.lookIn())
 		}
 		if err != nil {
-			return w.ended(closes, err)
+			return ended(closes, err)
 		}
 	}
 }
 
 // ended prefers the broker's own word on why the consumer ended.
-func (w *window) ended(closes <-chan *amqp.Error, err error) error {
-	select {
-	case word := <-closes:
-		if word != nil {
-			return word
+func ended(closes <-chan *amqp.Error, err error) error {
+	word := endOf(closes, err)
+	if word == nil {
+		select {
+		case word = <-closes: // of a channel that closed under its consumer
+		default:
 		}
-	default:
+	}
+	if word != nil {
+		return word
 	}
 	return err
 }
