@@ -115,12 +115,8 @@ func (s *session) holdClaim() (held bool, err error) {
 	f.update(func() { f.claimed = true })
 	f.setClaim(ClaimHeld)
 	defer f.setClaim(ClaimNone)
+	closeOnce(s.held)
 	f.log.Info("host id claimed", "host", f.cfg.Host)
-	select {
-	case <-s.held:
-	default:
-		close(s.held) // only this goroutine does
-	}
 	select {
 	case <-s.topology:
 	case <-s.ctx.Done():
@@ -129,11 +125,21 @@ func (s *session) holdClaim() (held bool, err error) {
 	err = s.aside(s.ctx, func(ch *amqp.Channel) error {
 		return ch.QueueBind(q.name, f.cfg.Host, f.names.Control(), false, nil)
 	})
+	closeOnce(s.bound)
 	if err != nil {
 		return true, fmt.Errorf("bind the control queue: %w", err)
 	}
 	s.readLane(ch, deliveries, lane{place: place{lane: envelope.LaneControl}, handle: s.control})
 	return true, nil
+}
+
+// closeOnce closes a channel that this goroutine alone closes.
+func closeOnce(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
 }
 
 // control hands a control message on; what nobody handles is acked, because

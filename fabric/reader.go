@@ -43,6 +43,7 @@ type reader struct {
 	late   map[string]time.Time // hosts that did not announce a sender of theirs when asked, and when that was
 	floods floods
 	next   time.Time // when the parked ones are due; zero: not reckoned yet
+	told   int       // how many are parked, as the gauge has it
 }
 
 // newReader makes the reader of a queue; awaits has what reads it woken.
@@ -112,8 +113,16 @@ type parked struct {
 	back   bool      // handed back, to get that text again
 }
 
+// gauge tells how many wait, between two steps: one that judges them all again
+// takes none of them away on its way.
+func (r *reader) gauge() {
+	r.f.stats.parked.Add(int64(len(r.parked) - r.told))
+	r.told = len(r.parked)
+}
+
 // take judges one delivery and acts on it.
 func (r *reader) take(d amqp.Delivery, h *hold) {
+	defer r.gauge()
 	if env := r.known(&d); env != nil {
 		r.accept(env, &d, h)
 		return
@@ -283,7 +292,6 @@ func (r *reader) park(m *parked) {
 	r.parked, r.hosts[host] = append(r.parked, m), n
 	r.counts[senderOf(m.env)]++
 	r.awaits.add(host)
-	r.f.stats.parked.Add(1)
 	if r.room != nil && !m.light && !r.room() {
 		m.lighten()
 	}
@@ -320,6 +328,7 @@ func (r *reader) fetch(m *parked) {
 // resume judges everything parked again, in order; mail behind other mail of
 // its sender waits along.
 func (r *reader) resume() {
+	defer r.gauge()
 	list := r.empty()
 	unknown, home := map[sender]bool{}, map[sender]bool{}
 	for _, m := range list {
@@ -346,7 +355,6 @@ func (r *reader) empty() []*parked {
 	r.parked, r.next = nil, time.Time{}
 	clear(r.counts)
 	clear(r.hosts)
-	r.f.stats.parked.Add(-int64(len(list)))
 	return list
 }
 
@@ -385,6 +393,7 @@ func (r *reader) rejudge(m *parked, unknown map[sender]bool) {
 
 // forget drops everything parked: the broker gives it again.
 func (r *reader) forget() {
+	defer r.gauge()
 	for _, m := range r.empty() {
 		m.h.end()
 	}

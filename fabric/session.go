@@ -26,6 +26,7 @@ type session struct {
 
 	topology chan struct{} // closed once the shared exchanges exist
 	held     chan struct{} // closed once the claim is held
+	bound    chan struct{} // closed once control messages come, or that was tried
 	wasUp    bool
 
 	spawning sync.Mutex // guards closed against wg.Wait
@@ -43,7 +44,7 @@ type session struct {
 }
 
 func newSession(f *Fabric) *session {
-	return &session{f: f, word: f.deps.Word(), topology: make(chan struct{}), held: make(chan struct{})}
+	return &session{f: f, word: f.deps.Word(), topology: make(chan struct{}), held: make(chan struct{}), bound: make(chan struct{})}
 }
 
 // spawn runs fn as part of the session; false if the session is over.
@@ -135,6 +136,13 @@ func (s *session) start() error {
 	s.declareInboxes()
 	f.update(func() { s.presence = true })
 	s.sync()
+	if f.Claim().Status == ClaimHeld { // else nobody is told that we serve
+		select {
+		case <-s.bound:
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		}
+	}
 	f.update(func() { s.up = true })
 	s.wasUp = true
 	s.spawn(s.keepReports)

@@ -112,9 +112,10 @@ func (f *Fabric) setClaim(s ClaimStatus) {
 	}
 }
 
-// notify hands the changes of the state to the watchers until stop.
+// notify hands the changes of the state to the watchers until stop, those of
+// before it too.
 func (f *Fabric) notify(stop <-chan struct{}) {
-	for {
+	for over := false; ; {
 		f.mu.Lock()
 		changes, watchers := f.changes, f.watchers
 		f.changes = nil
@@ -124,13 +125,16 @@ func (f *Fabric) notify(stop <-chan struct{}) {
 				fn(s)
 			}
 		}
-		if len(changes) > 0 {
+		switch {
+		case len(changes) > 0:
 			continue
+		case over:
+			return
 		}
 		select {
 		case <-f.changed:
 		case <-stop:
-			return
+			over = true
 		}
 	}
 }
