@@ -277,7 +277,7 @@ func (c *Control) Signal(env *envelope.Envelope) {
 		return
 	}
 	for _, s := range c.stops[env.SpawnID] {
-		if s.host != env.Signer {
+		if s.host != env.Signer || s.trace != env.TraceID && env.Kind != envelope.Stopped {
 			continue
 		}
 		select {

@@ -245,6 +245,8 @@ func TestAHostTellsAReasonAndNoText(t *testing.T) {
 func launching(t *testing.T) (w *world, r Request, gid string, ready func()) {
 	t.Helper()
 	w = newWorld(t)
+	now := time.Now()
+	w.still.Store(&now) // no request comes too late, however slow this machine is
 	a, b := w.hosts["hosta"], w.hosts["hostb"]
 	blocked := make(chan struct{})
 	b.set(func() { b.blocked = blocked })
@@ -376,8 +378,8 @@ func TestAStopOnAnotherHost(t *testing.T) {
 	wants(t, err, fault.UnknownRecipient, "not known")
 }
 
-// Fails when the word of a host that was not asked has a stop asked for again,
-// or keeps out the word of the one that was.
+// Fails when the word of a host that was not asked, or its word on an earlier call,
+// has a stop asked for again, or keeps out the word of the one that was.
 func TestAStopHearsOnlyWhomItAsked(t *testing.T) {
 	t.Attr("threat", "G3")
 	w := newWorld(t)
@@ -400,6 +402,7 @@ func TestAStopHearsOnlyWhomItAsked(t *testing.T) {
 		word(envelope.Stopped, "hostc", "")
 		word(envelope.Failed, "hostc", fault.UnknownRecipient)
 	}
+	a.Signal(&envelope.Envelope{Kind: envelope.Failed, Signer: "hostb", SpawnID: gid, Reason: string(fault.UnknownRecipient), TraceID: newID()})
 	word(envelope.Failed, "hostb", fault.NotAllowed)
 	select {
 	case err := <-ended:

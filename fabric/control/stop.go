@@ -15,8 +15,11 @@ import (
 const stopWait = 45 * time.Second
 
 // stopping is a call that waits for the word of one host, and for nobody else's.
+// Each request is answered, also those that were repeated: what was said to an
+// earlier call is no word on this one.
 type stopping struct {
 	host    string
+	trace   string // of this call
 	answers chan *envelope.Envelope
 }
 
@@ -80,7 +83,7 @@ func (c *Control) stopThere(ctx context.Context, t roster.Target, act Act, say f
 	if err := c.reachable(t.Host); err != nil {
 		return false, err
 	}
-	one := stopping{t.Host, make(chan *envelope.Envelope, 1)}
+	one := stopping{t.Host, act.TraceID, make(chan *envelope.Envelope, 1)}
 	c.mu.Lock()
 	c.stops[t.GID] = append(c.stops[t.GID], one)
 	c.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +44,15 @@ type world struct {
 	hosts   map[string]*host
 	others  []roster.HostView    // that are not played
 	heard   []*envelope.Envelope // signals that were handed over
+
+	still atomic.Pointer[time.Time] // if set, all clocks stand
+}
+
+func (w *world) now() time.Time {
+	if at := w.still.Load(); at != nil {
+		return *at
+	}
+	return time.Now()
 }
 
 // host is one Control with its panes and its workers played.
@@ -159,7 +169,7 @@ func (h *host) begin(boot uint64) {
 			}
 			return nil
 		},
-		NewID: newID, NewTrace: func() string { return strings.ReplaceAll(newID(), "-", "") }, Repeat: 10 * time.Millisecond,
+		Now: h.w.now, NewID: newID, NewTrace: func() string { return strings.ReplaceAll(newID(), "-", "") }, Repeat: 10 * time.Millisecond,
 		After: func(time.Duration) <-chan time.Time { return h.late }, BodyBytes: h.takes,
 	})
 	h.set(func() { h.Control = next })
