@@ -83,10 +83,11 @@ func TestHalfOpenConnectionIsLeftAndItsGhostOutwaited(t *testing.T) {
 	box := a.attach(gid)
 	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", gid, gid, "held"), Confirmed)
 	held := got(t, "mail", box.mail)
+	for got(t, "its being connected", a.states).Phase != Connected {
+	}
 	proxy.Orphan()
-	eventually(t, "the silence noticed", func() bool { return a.State().Phase != Connected })
-	if s := a.State(); s.Reason == "" {
-		t.Error("nothing says why")
+	if s := got(t, "the silence noticed", a.states); s.Phase == Connected || s.Reason == "" {
+		t.Errorf("the silence is noticed as %+v", s)
 	}
 	a.await(Connected)
 	eventually(t, "the ghost gone", func() bool { return a.Claim().Status == ClaimHeld && a.InboxState(gid).Status == InboxAttached })
@@ -135,6 +136,7 @@ func manyCuts(t *testing.T, node *rabbit.Node) {
 		for _, box := range boxes {
 			a.converses(box, "settled "+uuid.NewString())
 		}
+		a.reporting() // it has all that it ever has
 		list := func(what, column string) (out string) {
 			eventually(t, what+" settled", func() bool { // the broker lists what ends for a while
 				a, err := node.Ctl(t.Context(), what, column)
@@ -147,7 +149,8 @@ func manyCuts(t *testing.T, node *rabbit.Node) {
 			})
 			return out
 		}
-		return runtime.NumGoroutine(), list("list_connections", "name"), list("list_channels", "name")
+		connections, channels = list("list_connections", "name"), list("list_channels", "name")
+		return runtime.NumGoroutine(), connections, channels
 	}
 	goroutines, connections, channels := settle()
 	for i := range 8 {
@@ -196,6 +199,7 @@ func forgotten(t *testing.T, node *rabbit.Node) {
 	for _, g := range []*gateway{a, b} {
 		g.anew(0)
 		eventually(t, "ready", func() bool { ok, _ := g.Ready(); return ok })
+		g.reporting()
 	}
 	a.publish(envelope.LaneMail, fl.letter(envelope.Send, "hosta", from, box.gid, "mail"), Confirmed)
 	box.take(t, "mail")
@@ -318,7 +322,7 @@ func diskAlarm(t *testing.T, node *rabbit.Node) {
 			t.Fatal(err)
 		}
 	}
-	alarm("900GB")
+	alarm("900000GB")
 	a.await(Blocked) // a probe finds it
 	if ok, why := a.Ready(); ok || !strings.Contains(why, "disk") {
 		t.Errorf("ready: %v %q", ok, why)
@@ -336,13 +340,20 @@ func diskAlarm(t *testing.T, node *rabbit.Node) {
 // unbound until the next time.
 func TestGroupsChangedWhileAttaching(t *testing.T) {
 	fl := newFleet(t, rabbit.URI(t))
-	a, proxy := fl.proxied("hosta")
+	off := make(chan struct{}, 16)
+	a, proxy := fl.proxied("hosta", func(_ *Config, d *Deps) {
+		d.OnInbox = func(_ string, s InboxStatus) {
+			if s != InboxAttached {
+				off <- struct{}{}
+			}
+		}
+	})
 	gid := fl.entity("hosta")
 	box := a.attach(gid, func(i *Inbox) { i.Groups = []string{"old"} })
 	if err := a.link().con.deleteQueue(a.names.Inbox(gid)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the inbox is off", func() bool { return a.InboxState(gid).Status != InboxAttached })
+	got(t, "the inbox is off", off)
 	proxy.Set(faultproxy.StallDown)
 	eventually(t, "the inbox is being attached", func() bool {
 		stacks := make([]byte, 1<<20)

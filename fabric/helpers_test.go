@@ -198,6 +198,7 @@ func (fl *fleet) gateway(host string, change ...func(*Config, *Deps)) *gateway {
 		fl.t.Fatal(err)
 	}
 	g.Fabric = f
+	f.confirmWait = patience // a broker that is slow is no fault of ours
 	f.OnState(func(s State) { g.states <- s })
 	return g
 }
@@ -236,6 +237,15 @@ func (fl *fleet) up(host string, change ...func(*Config, *Deps)) *gateway {
 func (g *gateway) await(p Phase) {
 	g.fl.t.Helper()
 	eventually(g.fl.t, "state "+string(p), func() bool { return g.State().Phase == p })
+}
+
+// reporting waits until dead letters of g are reported from now on.
+func (g *gateway) reporting() {
+	g.fl.t.Helper()
+	eventually(g.fl.t, "the reports are read", func() bool {
+		q, err := g.inspect(g.fl.names().ReportQueue(g.host))
+		return err == nil && q.Consumers == 1
+	})
 }
 
 // eventually polls until ok; the deadline only bounds a failure.

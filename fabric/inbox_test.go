@@ -197,7 +197,9 @@ func TestGroupsChangeUnderHeldMail(t *testing.T) {
 func TestUnknownHomeWaitsForTheAnnouncement(t *testing.T) {
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
-	a, b := fl.up("hosta"), fl.up("hostb")
+	a, b := fl.up("hosta"), fl.gateway("hostb")
+	b.solicitWait = time.Hour // nobody is late here
+	b.run().await(Connected)
 	known, newcomer, to := fl.entity("hosta"), fl.entity("hosta"), fl.entity("hostb")
 	fl.mu.Lock()
 	delete(fl.homes, newcomer)
@@ -240,7 +242,9 @@ func TestUnknownHomeWaitsForTheAnnouncement(t *testing.T) {
 func TestSilentHostsMailWaitsUntilItIsHeard(t *testing.T) {
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
-	a, b := fl.up("hosta"), fl.up("hostb")
+	a, b := fl.up("hosta"), fl.gateway("hostb")
+	b.solicitWait = time.Hour // nobody is late here
+	b.run().await(Connected)
 	from, to := fl.entity("hosta"), fl.entity("hostb")
 	box := b.attach(to)
 	fl.mu.Lock()
@@ -298,7 +302,9 @@ func TestManyUnknownSendersStopTheLine(t *testing.T) {
 	t.Attr("threat", "G1")
 	uri := rabbit.URI(t)
 	fl := newFleet(t, uri)
-	a, b := fl.up("hosta"), fl.up("hostb")
+	a, b := fl.up("hosta"), fl.gateway("hostb")
+	b.solicitWait = time.Hour // nobody is late here
+	b.run().await(Connected)
 	known, to := fl.entity("hosta"), fl.entity("hostb")
 	box := b.attach(to)
 	var crowd []string

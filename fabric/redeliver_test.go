@@ -75,15 +75,22 @@ func TestRedeliveredAsItWas(t *testing.T) {
 // Fails if a letter goes into the inbox of a host that is away and does not
 // renew its lease: the inbox may go before the letter's life is over.
 func TestARedeliveryRenewsTheLease(t *testing.T) {
-	const lease = 4000 // ms
 	fl := newFleet(t, rabbit.URI(t))
 	a := fl.up("hosta", unreported)
+	for lease := 4 * time.Second; !redelivers(t, fl, a, lease); lease *= 2 {
+	}
+}
+
+// redelivers reports whether it could bring letters in time to renew a lease,
+// twice as often as has to be.
+func redelivers(t *testing.T, fl *fleet, a *gateway, lease time.Duration) bool {
+	t.Helper()
 	from, kept, left := fl.entity("hosta"), fl.entity("hostb"), fl.entity("hostb")
 	g := newGrave(t, fl)
 	letters := g.buryMany(40, from, kept)
 	returns := g.ch.NotifyReturn(make(chan amqp.Return, 64))
 	for _, gid := range []string{left, kept} {
-		if _, err := g.ch.QueueDeclare(fl.names().Inbox(gid), true, false, false, false, amqp.Table{argExpires: int64(lease)}); err != nil {
+		if _, err := g.ch.QueueDeclare(fl.names().Inbox(gid), true, false, false, false, amqp.Table{argExpires: lease.Milliseconds()}); err != nil {
 			t.Fatal(err)
 		}
 		if err := g.ch.QueueBind(fl.names().Inbox(gid), gid, fl.names().Msg(), false, nil); err != nil {
@@ -105,16 +112,22 @@ func TestARedeliveryRenewsTheLease(t *testing.T) {
 			return false
 		}
 	}
-	for i := 0; !gone(); i++ {
+	renewed := time.Now()
+	for i, over := 0, false; !over; i++ {
+		over = gone() // once more after it
+		now := time.Now()
 		done, _, err := a.Redeliver(t.Context(), Filter{MsgID: letters[i]}, nil)
-		if err != nil || len(done) != 1 || done[0].Err != nil {
-			t.Fatalf("letter %d: %+v, %v", i, done, err)
+		if time.Since(renewed) > lease/2 { // a busy machine: the broker's clock goes on
+			return false
 		}
-		_ = wait.Pause(t.Context(), lease*time.Millisecond/20)
+		if renewed = now; err != nil || len(done) != 1 || done[0].Err != nil {
+			t.Fatalf("letter %d, into an inbox that others were brought to: %+v, %v", i, done, err)
+		}
+		if !over {
+			_ = wait.Pause(t.Context(), lease/20)
+		}
 	}
-	if done, _, err := a.Redeliver(t.Context(), Filter{MsgID: letters[len(letters)-1]}, nil); err != nil || len(done) != 1 || done[0].Err != nil {
-		t.Errorf("the inbox went although mail was brought to it: %+v, %v", done, err)
-	}
+	return true
 }
 
 // Fails if a letter is published that no recipient may take, is removed

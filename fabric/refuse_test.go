@@ -249,11 +249,8 @@ func TestOwnDeadLettersAreReported(t *testing.T) {
 	b := fl.up("hostb")
 	from, to := fl.entity("hosta"), fl.entity("hostb")
 	box := b.attach(to)
-	eventually(t, "the reports are read", func() bool {
-		q, err := a.inspect(fl.names().ReportQueue("hosta"))
-		p, err2 := b.inspect(fl.names().ReportQueue("hostb"))
-		return err == nil && err2 == nil && q.Consumers == 1 && p.Consumers == 1
-	})
+	a.reporting()
+	b.reporting()
 	e := fl.letter(envelope.Send, "hosta", from, to, "x")
 	a.publish(envelope.LaneMail, e, Confirmed)
 	if err := got(t, "mail", box.mail).Reject(); err != nil {

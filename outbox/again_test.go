@@ -92,10 +92,7 @@ func TestOlderMailGoesFirst(t *testing.T) {
 
 	waits := make(chan error)
 	go func() { _, err := w.send(Request{From: aide}); waits <- err }()
-	deadline := time.Now().Add(patience)
-	for len(w.out.wake) == 0 && time.Now().Before(deadline) { // it waits, and asks the loop to look
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "it waits, and asks the loop to look", func() bool { return len(w.out.wake) > 0 })
 	if got := len(w.broker.mail()); got != n+1 {
 		t.Fatalf("new mail of the same sender did not wait: %v", ids(w.broker.mail()[n+1:]))
 	}
@@ -135,12 +132,18 @@ func TestNewMailDoesNotWaitForEver(t *testing.T) {
 	w.doubtReply()
 	w.broker.cut()
 	w.broker.down = "" // and nothing turns
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	_, err := w.out.Send(ctx, Request{From: aide, To: "coder", Content: []byte("x")})
-	wantCode(t, err, fault.BrokerDown)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.out.Send(ctx, Request{From: aide, To: "coder", Content: []byte("x")})
+		ended <- err
+	}()
+	until(t, "it waits, and asks the loop to look", func() bool { return len(w.out.wake) > 0 })
+	cancel()
+	wantCode(t, <-ended, fault.BrokerDown)
 	w.out.behind = 10 * time.Millisecond
-	_, err = w.out.Send(context.Background(), Request{From: aide, To: "coder", Content: []byte("x")})
+	_, err := w.out.Send(context.Background(), Request{From: aide, To: "coder", Content: []byte("x")})
 	wantCode(t, err, fault.BrokerDown)
 }
 
