@@ -5,6 +5,7 @@ package freeport
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -18,9 +19,13 @@ const (
 	last  = 32000
 )
 
+// given are the ports that were given: each once, whoever has it now. A test
+// binary beside this one chooses from the same range, and what is started on a
+// port takes seconds to listen there; so the UDP port of that number, which
+// nobody uses, is held for as long as this process lives.
 var (
 	mu    sync.Mutex
-	given = map[int]bool{} // a port is given once in a process, whoever has it now
+	given = map[int]net.PacketConn{}
 )
 
 // Block returns the first of n ports in a row that are free on 127.0.0.1.
@@ -29,13 +34,9 @@ func Block(n int) (int, error) {
 	defer mu.Unlock()
 	for range 200 {
 		base := first + rand.IntN(last-first-n)
-		if !free(base, n) {
-			continue
+		if take(base, n) {
+			return base, nil
 		}
-		for p := base; p < base+n; p++ {
-			given[p] = true
-		}
-		return base, nil
 	}
 	return 0, errors.New("found no free ports on loopback; end what holds them")
 }
@@ -46,18 +47,39 @@ func Addr() (string, error) {
 	return fmt.Sprintf("127.0.0.1:%d", port), err
 }
 
-func free(base, n int) bool {
+// take takes n ports from base on if all of them are free.
+func take(base, n int) bool {
+	held := map[int]net.PacketConn{}
 	for p := base; p < base+n; p++ {
-		if given[p] {
+		lock, ok := hold(p)
+		if !ok {
+			for _, lock := range held {
+				_ = lock.Close() // it held nothing
+			}
 			return false
 		}
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p))
-		if err != nil {
-			return false
-		}
-		if err := l.Close(); err != nil {
-			return false
-		}
+		held[p] = lock
 	}
+	maps.Copy(given, held)
 	return true
+}
+
+// hold holds a port, and then looks whether anybody listens there.
+func hold(port int) (lock net.PacketConn, ok bool) {
+	if given[port] != nil {
+		return nil, false
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	lock, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		return nil, false
+	}
+	l, err := net.Listen("tcp", addr)
+	if err == nil {
+		err = l.Close()
+	}
+	if err != nil {
+		_ = lock.Close() // it held nothing
+	}
+	return lock, err == nil
 }

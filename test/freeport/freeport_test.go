@@ -1,6 +1,7 @@
 package freeport_test
 
 import (
+	"fmt"
 	"net"
 	"testing"
 
@@ -22,6 +23,29 @@ func TestEachPortIsGivenOnce(t *testing.T) {
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Another test binary chooses from the same ports. Fails when one that was given
+// here and nobody listens on yet could be given there too.
+func TestAPortIsHeldUntilItIsUsed(t *testing.T) {
+	first, err := freeport.Block(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for port := first; port < first+5; port++ {
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		if c, err := net.ListenPacket("udp", addr); err == nil { // what another one would hold
+			_ = c.Close()
+			t.Errorf("%s is not held", addr)
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err) // it is held from its user too
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)

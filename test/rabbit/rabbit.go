@@ -25,7 +25,7 @@ import (
 )
 
 // startTimeout bounds one start: 5 s are usual, a busy machine takes more.
-const startTimeout = 90 * time.Second
+const startTimeout = 3 * time.Minute
 
 // Node is one private broker. Its methods are for one goroutine at a time.
 type Node struct {
@@ -91,7 +91,7 @@ func Start(ctx context.Context, opts ...Option) (*Node, error) {
 			return n, nil
 		}
 		last = err
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
 	}
@@ -182,7 +182,7 @@ func (n *Node) startEpmd() error {
 	if n.epmd, err = start(cmd); err != nil {
 		return fmt.Errorf("start epmd: %w", err)
 	}
-	return n.await(context.Background(), n.epmd, n.port+2, 15*time.Second)
+	return n.await(context.Background(), n.epmd, n.port+2, startTimeout)
 }
 
 func (n *Node) boot(ctx context.Context, scripts string) error {
