@@ -388,6 +388,9 @@ func (a *app) printMoved(w *printer, counts []migrations.Count) {
 		row(sum, "")
 	}
 	w.table(head, rows)
+	if sum.Vanished > 0 {
+		a.note("%d messages were not moved and are gone: they expired, somebody else took them, or they went with a queue that somebody deleted", sum.Vanished)
+	}
 }
 
 // progressEvery is how often a person is told how far it is.

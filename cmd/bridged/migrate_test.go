@@ -147,3 +147,25 @@ func TestMapsWithoutAQueueAreNamed(t *testing.T) {
 		t.Errorf("it names %q, want %q", got, want)
 	}
 }
+
+// Fails when mail that is gone stands in a column alone, where nobody looks who
+// sees the command end well; or when the sum of the queues is another.
+func TestMigrateSaysWhatIsGone(t *testing.T) {
+	for _, x := range []struct {
+		counts []migrations.Count
+		gone   string
+	}{
+		{[]migrations.Count{{Queue: "q1", Found: 4, Moved: 4}}, ""},
+		{[]migrations.Count{{Queue: "q1", Found: 4, Moved: 1, Vanished: 3}, {Queue: "q2", Found: 2, Vanished: 2}}, "5 messages were not moved and are gone"},
+	} {
+		var said strings.Builder
+		a, w := &app{deps: deps{Err: &said}}, &printer{}
+		a.printMoved(w, x.counts)
+		if got := said.String(); !strings.HasPrefix(got, x.gone) || x.gone == "" && got != "" {
+			t.Errorf("%+v: it says %q", x.counts, got)
+		}
+		if table := w.buf.String(); len(x.counts) > 1 && !strings.Contains(table, "all\t6\t0\t1\t0\t0\t0\t5\t") {
+			t.Errorf("the table:\n%s", table)
+		}
+	}
+}
