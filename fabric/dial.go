@@ -121,6 +121,7 @@ func (d *dialer) dial(ctx context.Context, name string) (*connection, error) {
 	props := amqp.NewConnectionProperties()
 	props.SetClientConnectionName(name)
 	var raw net.Conn
+	var in *legible
 	var stop func() bool
 	cfg := amqp.Config{Heartbeat: d.heartbeat, Properties: props, Dial: func(network, _ string) (net.Conn, error) {
 		nd := net.Dialer{Timeout: handshakeWait}
@@ -134,13 +135,15 @@ func (d *dialer) dial(ctx context.Context, name string) (*connection, error) {
 			return nil, err
 		}
 		if d.tls == nil {
-			return newLegible(raw), nil
+			in = newLegible(raw)
+			return in, nil
 		}
 		secret := tls.Client(raw, d.tls.Clone())
 		if err := secret.HandshakeContext(ctx); err != nil {
 			return nil, err
 		}
-		return newLegible(secret), nil
+		in = newLegible(secret)
+		return in, nil
 	}}
 	conn, err := amqp.DialConfig(d.text, cfg)
 	cut := stop != nil && !stop()
@@ -152,6 +155,9 @@ func (d *dialer) dial(ctx context.Context, name string) (*connection, error) {
 	}
 	if cut {
 		return nil, context.Cause(ctx)
+	}
+	if in != nil {
+		err = in.why(err)
 	}
 	return nil, fmt.Errorf("connect to %s: %w", d.where(), d.scrub(err))
 }

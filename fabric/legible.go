@@ -7,6 +7,9 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync/atomic"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // legible is a connection of which every message can be read. The library ends
@@ -21,12 +24,30 @@ type legible struct {
 	frame []byte // a content header
 	out   []byte // what of frame is not yet read
 	pass  int64  // bytes of the present frame that go on as they are
+	end   atomic.Pointer[error]
 }
 
 func newLegible(c net.Conn) *legible { return &legible{Conn: c, in: bufio.NewReaderSize(c, 32<<10)} }
 
+// why is err, or what ended the connection where the library only says that it
+// is not open: it does so to whoever writes after a reader was told the reason.
+func (l *legible) why(err error) error {
+	if end := l.end.Load(); end != nil && errors.Is(err, amqp.ErrClosed) {
+		return *end
+	}
+	return err
+}
+
 // Read implements net.Conn.
 func (l *legible) Read(p []byte) (int, error) {
+	n, err := l.read(p)
+	if err != nil {
+		l.end.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+func (l *legible) read(p []byte) (int, error) {
 	for len(l.out) == 0 && l.pass == 0 {
 		if err := l.next(); err != nil {
 			return 0, err

@@ -3,6 +3,7 @@ package fabric
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"testing"
@@ -170,4 +171,35 @@ func FuzzLegible(f *testing.F) {
 			t.Errorf("%x becomes %x, which becomes %x", stream, once, twice)
 		}
 	})
+}
+
+// A broker that ends the handshake says why to the reader; the library tells
+// whoever writes next only that nothing is open. Fails when a person is shown
+// that instead of the reason, or the reason in place of another error.
+func TestWhyTheHandshakeEndedIsTold(t *testing.T) {
+	ours, brokers := net.Pipe()
+	l, other := newLegible(ours), errors.New("username or password not allowed")
+	for i, want := range []error{amqp.ErrClosed, errTLSPort} {
+		if i > 0 {
+			go func() { _, _ = brokers.Write([]byte{tlsAlert, 3, 3, 0, 2, 2, 70}) }() // ends with the pipe
+			if _, err := l.Read(make([]byte, 16)); !errors.Is(err, errTLSPort) {
+				t.Fatalf("reading ends with %v", err)
+			}
+			if err := brokers.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := l.Read(make([]byte, 16)); err == nil {
+				t.Error("it can be read again")
+			}
+		}
+		if got := l.why(amqp.ErrClosed); !errors.Is(got, want) {
+			t.Errorf("it ended because of %v, want %v", got, want)
+		}
+		if got := l.why(other); !errors.Is(got, other) {
+			t.Errorf("another error became %v", got)
+		}
+	}
+	if err := ours.Close(); err != nil {
+		t.Error(err)
+	}
 }
