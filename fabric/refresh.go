@@ -64,14 +64,16 @@ func (w *window) lookIn() time.Duration {
 	return in
 }
 
-// look hands back what is held for too long, and widens a narrow window once
-// there is room.
+// look hands back what is held for too long, takes another window in place of
+// one that stands, and widens a narrow one once there is room.
 func (w *window) look() error {
 	again, err := w.handBack(), error(nil)
 	switch {
 	case again > 0:
 		err = w.turn(max(w.usual(), again))
-	case w.now.prefetch < w.spec.Prefetch && w.in.f.load.bytes.Load() < w.in.f.loadBytes/2:
+	case w.stands() && w.places():
+		err = w.turn(w.careful())
+	case w.now.prefetch < w.spec.Prefetch && w.room() && w.in.f.load.bytes.Load() < w.in.f.loadBytes/2:
 		err = w.turn(w.spec.Prefetch)
 	}
 	return err
