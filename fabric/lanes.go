@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -105,6 +106,7 @@ func (s *session) readLane(ch *amqp.Channel, deliveries <-chan amqp.Delivery, l 
 			acks.add(h)
 		}
 	})
+	defer s.dropAwaited(awaits)
 	defer r.forget()
 	closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 	for {
@@ -141,6 +143,14 @@ func (s *session) newAwaited() *awaited {
 	defer s.f.mu.Unlock()
 	s.awaits = append(s.awaits, a)
 	return a
+}
+
+// dropAwaited forgets those of a lane that is not read any more: the control
+// queue may be taken again many times in one session.
+func (s *session) dropAwaited(a *awaited) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	s.awaits = slices.DeleteFunc(s.awaits, func(b *awaited) bool { return a == b })
 }
 
 // batch collects tags that are done.

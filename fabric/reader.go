@@ -23,6 +23,12 @@ const (
 	waitingMost = 8
 	// lateFor is how long a host is remembered for that.
 	lateFor = 10 * time.Minute
+	// fullsMost full announcements after asking that do not name a sender say
+	// that nobody has it: the first may have been under way before he was there.
+	fullsMost = 2
+	// missedFor is how long what was handed back is expected to come again while
+	// there is room for it.
+	missedFor = 30 * time.Second
 
 	lookSoon  = 250 * time.Millisecond
 	lookLater = 5 * time.Second
@@ -35,6 +41,8 @@ type reader struct {
 	place  place
 	accept func(*envelope.Envelope, *amqp.Delivery, *hold)
 	room   func() bool // for one more that may wait for days; nil: always
+	open   func() bool // whether the broker gives what it has; nil: always
+	spare  func() int  // how many may be handed back at once; nil with room nil
 	parked []*parked
 	counts map[sender]int       // of the parked ones
 	hosts  map[string]tally     // likewise, by signer
@@ -44,6 +52,8 @@ type reader struct {
 	floods floods
 	next   time.Time // when the parked ones are due; zero: not reckoned yet
 	told   int       // how many are parked, as the gauge has it
+	away   int       // of the parked ones, those that come again with their text
+	left   int       // of spare, in this look; negative: not asked yet
 }
 
 // newReader makes the reader of a queue; awaits has what reads it woken.
@@ -105,12 +115,14 @@ type parked struct {
 	env    *envelope.Envelope
 	d      amqp.Delivery
 	h      *hold
-	asked  bool      // the signer is live and was solicited
-	until  time.Time // end of the wait after asking
-	behind bool      // waits only because mail of its sender does
-	heard  uint64    // full announcements of the signer before we asked
-	light  bool      // its text was let go of: the broker still has it
-	back   bool      // handed back, to get that text again
+	asked  bool          // the signer is live and was solicited
+	until  time.Time     // end of the wait after asking
+	behind bool          // waits only because mail of its sender does
+	heard  uint64        // full announcements of the signer before we asked
+	once   bool          // one came since, and he was asked again
+	light  bool          // its text was let go of: the broker still has it
+	back   bool          // handed back, to get that text again
+	missed time.Duration // uptime at which it was first missed after it was handed back; 0: it was not
 }
 
 // gauge tells how many wait, between two steps: one that judges them all again
@@ -180,7 +192,7 @@ func (r *reader) again(d *amqp.Delivery, h *hold) bool {
 		if same := !m.light && bytes.Equal(m.env.Body, env.Body) || m.light && env.Verify(r.f.verifier.trust) == nil; !same {
 			continue
 		}
-		m.h, d.Redelivered = h, m.d.Redelivered // nobody here has seen it
+		m.h, m.missed, d.Redelivered = h, 0, m.d.Redelivered // nobody here has seen it
 		switch {
 		case !m.light:
 			m.env, m.d = env, *d // one text, not two
@@ -188,7 +200,12 @@ func (r *reader) again(d *amqp.Delivery, h *hold) bool {
 			h.lighten()
 		default:
 			m.env, m.d, m.light, m.back = env, *d, false, false
-			wait.Poke(r.awaits.wake)
+			// Not a look for each of them, if more come at once.
+			if r.away--; r.away == 0 || h.from.full() {
+				wait.Poke(r.awaits.wake)
+			} else {
+				r.soon()
+			}
 		}
 		return true
 	}
@@ -283,11 +300,12 @@ func (r *reader) park(m *parked) {
 	host := m.env.Signer
 	n := r.hosts[host]
 	n.all++
-	if m.asked && !m.back { // what was handed back is read again only if the line goes on
+	if m.back {
+		r.away++
+	}
+	if m.asked && !m.h.done.Load() { // what was handed back is read again only if the line goes on
 		n.asked++
-		if soon := time.Now().Add(lookSoon); r.next.IsZero() || r.next.After(soon) {
-			r.next = soon
-		}
+		r.soon()
 	}
 	r.parked, r.hosts[host] = append(r.parked, m), n
 	r.counts[senderOf(m.env)]++
@@ -301,8 +319,15 @@ func (r *reader) park(m *parked) {
 	}
 }
 
+// soon has the parked ones looked at before long; traffic does not put it off.
+func (r *reader) soon() {
+	if soon := time.Now().Add(lookSoon); r.next.IsZero() || r.next.After(soon) {
+		r.next = soon
+	}
+}
+
 func (r *reader) ask(m *parked) {
-	m.asked, m.until, m.heard = true, time.Now().Add(r.f.solicitWait), r.f.fullsOf(m.env.Signer)
+	m.asked, m.once, m.until, m.heard = true, false, time.Now().Add(r.f.solicitWait), r.f.fullsOf(m.env.Signer)
 	r.f.deps.Homes.Solicit(m.env.Signer)
 }
 
@@ -316,9 +341,13 @@ func (m *parked) lighten() {
 }
 
 // fetch hands a light message back, so that it comes again with its text. Until
-// then it keeps its place.
+// then it keeps its place. Where the queue has no room for it, it waits.
 func (r *reader) fetch(m *parked) {
-	if !m.back {
+	if r.left < 0 {
+		r.left = r.spare()
+	}
+	if r.left > 0 {
+		r.left--
 		m.back = true
 		r.settle(m.h.Requeue)
 	}
@@ -329,12 +358,16 @@ func (r *reader) fetch(m *parked) {
 // its sender waits along.
 func (r *reader) resume() {
 	defer r.gauge()
+	open := !r.full() && (r.open == nil || r.open())
 	list := r.empty()
+	r.left = -1
 	unknown, home := map[sender]bool{}, map[sender]bool{}
 	for _, m := range list {
 		by := senderOf(m.env)
 		switch {
-		case m.back && !r.over(m):
+		case r.lost(m, open):
+			r.f.log.Debug("a message that was handed back does not come again; if it does it is judged anew", append(about(&m.d, m.env), "queue", r.place.queue)...)
+		case m.back:
 			r.park(m) // it was judged, and comes again
 		case r.counts[by] == 0 || r.over(m):
 			r.rejudge(m, unknown)
@@ -352,7 +385,7 @@ func (r *reader) resume() {
 // empty takes all that is parked. Its hosts are awaited until only is called.
 func (r *reader) empty() []*parked {
 	list := r.parked
-	r.parked, r.next = nil, time.Time{}
+	r.parked, r.next, r.away = nil, time.Time{}, 0
 	clear(r.counts)
 	clear(r.hosts)
 	return list
@@ -363,6 +396,22 @@ func (r *reader) over(m *parked) bool {
 	return m.env.Expired(r.f.deps.Now(), envelope.Skew) && r.f.deps.Steady()
 }
 
+// lost reports whether not to wait any more for a message that was handed back:
+// its life is over, or it does not come, though the queue is read. It was pushed
+// out or purged, and must not hold up what is behind it.
+func (r *reader) lost(m *parked, open bool) bool {
+	now := max(r.f.uptime(), 1)
+	switch {
+	case !m.h.done.Load():
+		return false
+	case r.over(m):
+		return true
+	case m.missed == 0 || !open:
+		m.missed = now
+	}
+	return now-m.missed > missedFor
+}
+
 // rejudge judges again what waits. unknown are the senders that turned out not
 // to be announced: what waited behind their first message goes with it.
 func (r *reader) rejudge(m *parked, unknown map[sender]bool) {
@@ -370,11 +419,16 @@ func (r *reader) rejudge(m *parked, unknown map[sender]bool) {
 	m.behind = false
 	switch {
 	case j.verdict == solicit && (m.asked || unknown[senderOf(m.env)]):
-		if unknown[senderOf(m.env)] || r.f.fullsOf(m.env.Signer) > m.heard || !time.Now().Before(m.until) {
+		fulls := r.f.fullsOf(m.env.Signer) - m.heard
+		if unknown[senderOf(m.env)] || fulls >= fullsMost || !time.Now().Before(m.until) {
 			j = refused(reasonUnknownHome, fault.Refused, "host %s signed a message from %s and does not announce it", m.env.Signer, m.env.From)
 			unknown[senderOf(m.env)] = true
 			r.late[m.env.Signer] = time.Now()
 			break
+		}
+		if fulls > 0 && !m.once {
+			m.once = true
+			r.f.deps.Homes.Solicit(m.env.Signer)
 		}
 		r.park(m)
 		return
@@ -384,11 +438,14 @@ func (r *reader) rejudge(m *parked, unknown map[sender]bool) {
 			j = refused(reasonExpired, fault.Expired, "the message's life ended while its host was not heard")
 		}
 	}
-	if m.light && (j.verdict == accept || j.verdict == ignore) {
+	switch {
+	case m.light && (j.verdict == accept || j.verdict == ignore):
 		r.fetch(m)
-		return
+	case j.verdict == refuse && m.h.done.Load():
+		r.park(m) // it comes again, to be counted and told of once
+	default:
+		r.act(m, j)
 	}
-	r.act(m, j)
 }
 
 // forget drops everything parked: the broker gives it again.

@@ -57,7 +57,8 @@ func newWindow(life context.Context, in *inbox, ch *amqp.Channel, lavin bool) *w
 		f.stats.delivered.Add(1)
 		spec.Handler(life, envelope.Delivery{Envelope: env, Redelivered: d.Redelivered, Settler: h})
 	})
-	w.r.room = w.room
+	w.r.room, w.r.spare = w.room, w.spare
+	w.r.open = func() bool { return !w.now.full() }
 	return w
 }
 
@@ -75,11 +76,29 @@ func (w *window) pushedOut() error {
 	if !w.lavin || w.spec.PushedOut == nil || w.in.load.messages.Load() == 0 {
 		return nil
 	}
-	q, err := w.ch.QueueDeclarePassive(w.queue, true, false, false, false, nil)
-	if err == nil && int64(q.Messages) >= w.in.f.inboxCap {
+	left, err := w.belowCap()
+	if err == nil && left <= 0 {
 		w.spec.PushedOut()
 	}
 	return err
+}
+
+// belowCap is how many messages the queue is below its cap.
+func (w *window) belowCap() (int, error) {
+	q, err := w.ch.QueueDeclarePassive(w.queue, true, false, false, false, nil)
+	return int(w.in.f.inboxCap) - q.Messages, err
+}
+
+// spare is how many messages may be handed back without the queue losing any.
+func (w *window) spare() int {
+	if !w.lavin {
+		return windowMessages
+	}
+	left, err := w.belowCap()
+	if err != nil {
+		return 0 // the channel has ended
+	}
+	return left
 }
 
 // usual is how many messages a window should take now.
