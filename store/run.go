@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"fleetd/fault"
@@ -33,6 +34,7 @@ func (s *Store) step(ctx context.Context) bool {
 	}
 	now, rest := s.due()
 	if now {
+		runtime.Gosched() // a commit costs much the same however many it carries: let in who is about to ask
 		s.commitNext()
 		return !s.stopping(ctx)
 	}
