@@ -150,7 +150,7 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 	f.lavin = lavin
 	f.uptime = clock.Uptime()
 	f.verifier = &verifier{
-		host: cfg.Host, limits: cfg.Limits, now: deps.Now, trust: ownTrust{deps.Trust, cfg.Host, publicOf(deps.Key)},
+		host: cfg.Host, now: deps.Now, trust: ownTrust{deps.Trust, cfg.Host, publicOf(deps.Key)},
 		homes: deps.Homes, noted: deps.Noted, owner: deps.Owner,
 	}
 	f.refusals = newRefusals(f)

@@ -135,14 +135,15 @@ func (r *reader) gauge() {
 // take judges one delivery and acts on it.
 func (r *reader) take(d amqp.Delivery, h *hold) {
 	defer r.gauge()
-	if env := r.known(&d); env != nil {
+	env, known := r.known(&d)
+	if known {
 		r.accept(env, &d, h)
 		return
 	}
 	if r.again(&d, h) {
 		return
 	}
-	env, j := r.judge(&d)
+	env, j := r.judge(&d, env)
 	m := &parked{env: env, d: d, h: h}
 	unknown := j.verdict == solicit || j.verdict == silent
 	if env != nil && j.verdict != refuse && r.counts[senderOf(env)] > 0 {
@@ -212,26 +213,34 @@ func (r *reader) again(d *amqp.Delivery, h *hold) bool {
 	return false
 }
 
-// known returns a duplicate of what was taken before, else nil.
-func (r *reader) known(d *amqp.Delivery) *envelope.Envelope {
+// known reports whether mail is a duplicate of what was taken before. What it
+// decoded is returned either way; nil if that failed, or was not called for.
+func (r *reader) known(d *amqp.Delivery) (env *envelope.Envelope, known bool) {
 	if r.f.deps.Known == nil || r.place.lane != envelope.LaneMail {
-		return nil
+		return nil, false
 	}
 	env, err := envelope.Decode(d.Headers, d.Body, r.f.cfg.Limits)
-	if err != nil || !r.f.deps.Known(r.place.gid, env) {
-		return nil
+	if err != nil {
+		return nil, false
 	}
-	return env
+	return env, r.f.deps.Known(r.place.gid, env)
 }
 
 // judge never takes the consumer down: a message that we fail on is refused.
-func (r *reader) judge(d *amqp.Delivery) (env *envelope.Envelope, j judgement) {
+// decoded is nil unless d was decoded before.
+func (r *reader) judge(d *amqp.Delivery, decoded *envelope.Envelope) (env *envelope.Envelope, j judgement) {
 	defer func() {
 		if p := recover(); p != nil {
 			env, j = nil, refused(reasonPanic, fault.Internal, "verifying the message failed: %s", fmt.Sprint(p))
 		}
 	}()
-	return r.f.verifier.judge(r.place, d)
+	if env = decoded; env == nil {
+		var err error
+		if env, err = envelope.Decode(d.Headers, d.Body, r.f.cfg.Limits); err != nil {
+			return nil, fromRefusal(err)
+		}
+	}
+	return env, r.f.verifier.judge(r.place, d.RoutingKey, env)
 }
 
 func (r *reader) act(m *parked, j judgement) {

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"fleetd/fabric/envelope"
 	"fleetd/fault"
 )
@@ -60,28 +58,23 @@ func refused(reason string, code fault.Code, format string, args ...any) judgeme
 
 // verifier judges by design §4, steps 1 to 5, in that order.
 type verifier struct {
-	host   string
-	limits envelope.Limits
-	now    func() time.Time
-	trust  envelope.Trust
-	homes  Homes
-	noted  Noted
-	owner  Owner
+	host  string
+	now   func() time.Time
+	trust envelope.Trust
+	homes Homes
+	noted Noted
+	owner Owner
 }
 
-// judge verifies a raw delivery. The envelope is nil if it is not well-formed.
-func (v *verifier) judge(p place, d *amqp.Delivery) (*envelope.Envelope, judgement) {
-	env, err := envelope.Decode(d.Headers, d.Body, v.limits)
-	if err != nil {
-		return nil, fromRefusal(err)
-	}
+// judge verifies a decoded envelope that was published under key.
+func (v *verifier) judge(p place, key string, env *envelope.Envelope) judgement {
 	if err := env.Verify(v.trust); err != nil { // step 1
-		return env, fromRefusal(err)
+		return fromRefusal(err)
 	}
-	if j := v.placed(p, d.RoutingKey, env); j.verdict != accept { // step 2
-		return env, j
+	if j := v.placed(p, key, env); j.verdict != accept { // step 2
+		return j
 	}
-	return env, v.resume(p, env)
+	return v.resume(p, env)
 }
 
 // resume judges from step 3 on: again, for a message whose home was unknown.
