@@ -450,6 +450,18 @@ func TestWhatCanBeReadAgainIsBounded(t *testing.T) {
 	same(t, "its size", 2*recentBytes+perRecent, b.recentSize)
 }
 
+// Fails if what is kept to be read again holds more than is reckoned with, or
+// changes the message that its reader still has.
+func TestWhatCanBeReadAgainHasNoHeaders(t *testing.T) {
+	b := newBox(store.Entity{Kind: store.Main}, nil)
+	given := &envelope.Envelope{MsgID: "m1", Body: []byte("text"), Headers: map[string]string{"sig": "long"}}
+	b.keep(time.Now(), given)
+	kept := *b.recent[0].env
+	same(t, "headers", 0, len(kept.Headers))
+	same(t, "headers of the reader's", 1, len(given.Headers))
+	same(t, "message", "m1 text", kept.MsgID+" "+string(kept.Body))
+}
+
 // Fails if the bodies of all that waits are in memory.
 func TestLocalMailWaitsOnDisk(t *testing.T) {
 	w := newWorld(t)

@@ -25,7 +25,9 @@ type recent struct {
 const perRecent = 512
 
 // keep remembers messages that have left their box, given to their reader at
-// that time. Of two batches the later one may be through first.
+// that time, without their headers: nobody asks for those again, and they are
+// most of what the collector would have to look at. Of two batches the later one
+// may be through first.
 func (b *box) keep(at time.Time, given ...*envelope.Envelope) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -34,7 +36,9 @@ func (b *box) keep(at time.Time, given ...*envelope.Envelope) {
 		place--
 	}
 	for i, e := range given {
-		b.recent = slices.Insert(b.recent, place+i, recent{e, at})
+		lean := *e
+		lean.Headers = nil
+		b.recent = slices.Insert(b.recent, place+i, recent{&lean, at})
 		b.recentSize += len(e.Body) + perRecent
 	}
 	b.trim(b.recent[len(b.recent)-1].at)
