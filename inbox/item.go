@@ -94,17 +94,27 @@ func restored(h store.Held) *item {
 func cost(body []byte) int {
 	n := len(body) + 2 + 400
 	for i, c := range body {
-		switch {
-		case c == '"', c == '\\', c == '\b', c == '\f', c == '\n', c == '\r', c == '\t':
-			n++
-		case c < ' ', c == '<', c == '>', c == '&':
-			n += 5
-		case c == 0xe2 && i+2 < len(body) && body[i+1] == 0x80 && body[i+2]&^1 == 0xa8: // U+2028, U+2029
+		n += int(escapes[c])
+		if c == 0xe2 && i+2 < len(body) && body[i+1] == 0x80 && body[i+2]&^1 == 0xa8 { // U+2028, U+2029
 			n += 3
 		}
 	}
 	return n
 }
+
+// escapes is how many bytes encoding/json adds to a byte of text.
+var escapes = func() (added [256]uint8) {
+	for c := range ' ' {
+		added[c] = 5
+	}
+	for _, c := range "<>&" {
+		added[c] = 5
+	}
+	for _, c := range "\"\\\b\f\n\r\t" {
+		added[c] = 1
+	}
+	return added
+}()
 
 func envelopeOf(h store.Held) *envelope.Envelope {
 	return &envelope.Envelope{
