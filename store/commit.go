@@ -106,10 +106,13 @@ func (s *Store) call(tx *Tx, fn func(*Tx) error) (err error) {
 
 // putEvents writes them in the order of their keys: many fall on one page.
 func (s *Store) putEvents(tx *Tx, events []Event) {
-	events = slices.Clone(events) // they are lent
-	slices.SortStableFunc(events, func(a, b Event) int { return strings.Compare(a.TraceID, b.TraceID) })
-	for _, ev := range events {
-		if err := tx.putEvent(ev); err != nil { // Trace let only good ones in
+	order := make([]*Event, len(events)) // they are lent, and large
+	for i := range events {
+		order[i] = &events[i]
+	}
+	slices.SortStableFunc(order, func(a, b *Event) int { return strings.Compare(a.TraceID, b.TraceID) })
+	for _, ev := range order {
+		if err := tx.putEvent(*ev); err != nil { // Trace let only good ones in
 			s.log.Error("a trace event could not be stored", "error", err)
 		}
 	}
