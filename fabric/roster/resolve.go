@@ -47,7 +47,10 @@ func (r *Roster) Resolve(address string) (Target, error) {
 	address = strings.ReplaceAll(strings.TrimSpace(address), "＠", "@")
 	r.mu.Lock()
 	found, everyone := r.find(address, now)
-	doubt := r.doubt(address, now)
+	doubt := ""
+	if len(found) == 0 { // it looks at every host
+		doubt = r.doubt(address, now)
+	}
 	r.mu.Unlock()
 	switch {
 	case strings.HasPrefix(address, anyPrefix):
