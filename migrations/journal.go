@@ -55,6 +55,7 @@ const (
 var (
 	bucketHands  = []byte("hands")  // queue → hand
 	bucketHeads  = []byte("heads")  // queue, 0, mark, 0, key → head; of the mark itself no key and no head
+	bucketOrders = []byte("orders") // queue, 0, mark, 0, hash → order
 	bucketOwners = []byte("owners") // queue's own message id → owner
 )
 
@@ -70,7 +71,7 @@ func OpenJournal(path string) (*Journal, error) {
 	}
 	j := &Journal{db}
 	err = j.update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketHands, bucketHeads, bucketOwners} {
+		for _, name := range [][]byte{bucketHands, bucketHeads, bucketOrders, bucketOwners} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}
@@ -171,25 +172,63 @@ func (j *Journal) knows(queue, mark string) (known bool, err error) {
 	return known, nil
 }
 
-// keep drops how messages of queue were sent, except those before marks: what
-// stands before no mark in the queue is out of it for good.
-func (j *Journal) keep(queue string, marks map[string]bool) error {
-	return j.update(func(tx *bolt.Tx) error {
-		var gone [][]byte
+// orders are those of the equals in queue that were numbered anew.
+func (j *Journal) orders(queue string) (map[equals]order, error) {
+	all := map[equals]order{}
+	err := j.db.View(func(tx *bolt.Tx) error {
 		prefix := []byte(queue + "\x00")
-		c := tx.Bucket(bucketHeads).Cursor()
+		c := tx.Bucket(bucketOrders).Cursor()
 		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
-			if mark, _, _ := bytes.Cut(k[len(prefix):], []byte{0}); !marks[string(mark)] {
-				gone = append(gone, bytes.Clone(k))
+			mark, hash, _ := bytes.Cut(k[len(prefix):], []byte{0})
+			var o order
+			if _, err := get(tx, bucketOrders, string(k), &o); err != nil {
+				return err
 			}
+			all[equals{string(mark), string(hash)}] = o
 		}
-		for _, k := range gone {
-			if err := tx.Bucket(bucketHeads).Delete(k); err != nil {
+		return nil
+	})
+	if err != nil {
+		return nil, journalFault(err)
+	}
+	return all, nil
+}
+
+// reorder notes how equals in queue are numbered anew.
+func (j *Journal) reorder(queue string, anew map[equals]order) error {
+	return j.update(func(tx *bolt.Tx) error {
+		for e, o := range anew {
+			if err := put(tx, bucketOrders, headKey(queue, e.mark, e.hash), o); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// keep drops how messages of queue were sent and numbered, except those before
+// marks: what stands before no mark in the queue is out of it for good.
+func (j *Journal) keep(queue string, marks map[string]bool) error {
+	return j.update(func(tx *bolt.Tx) error {
+		return errors.Join(keep(tx.Bucket(bucketHeads), queue, marks), keep(tx.Bucket(bucketOrders), queue, marks))
+	})
+}
+
+func keep(b *bolt.Bucket, queue string, marks map[string]bool) error {
+	var gone [][]byte
+	prefix := []byte(queue + "\x00")
+	c := b.Cursor()
+	for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Next() {
+		if mark, _, _ := bytes.Cut(k[len(prefix):], []byte{0}); !marks[string(mark)] {
+			gone = append(gone, bytes.Clone(k))
+		}
+	}
+	for _, k := range gone {
+		if err := b.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // terms are how a message is sent for which nothing was settled before.

@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,24 +49,65 @@ type place struct {
 	key   string // tells the message from all others; a mark's is its name
 }
 
+// equals are the messages before one mark that say the same.
+type equals struct{ mark, hash string }
+
+func (p place) equals() equals { return equals{p.under, p.hash} }
+
+// key is that of the one with that number.
+func (e equals) key(number int) string { return derive(e.mark, e.hash, number) }
+
+// order says which numbers equals have that a run numbered anew, in the order
+// from the mark on: those of Here, those of Gone, and then on as ever. The zero
+// order is as ever: 1, 2, 3 …
+type order struct {
+	Here []int `json:"here"` // of as many as lay there
+	Gone []int `json:"gone"` // of those that were out: if as many lie there, the broker lost their acks
+}
+
+// number is that of the nth equal from the mark, which is the first.
+func (o order) number(n int) int {
+	switch here, gone := len(o.Here), len(o.Gone); {
+	case n <= here:
+		return o.Here[n-1]
+	case n <= here+gone:
+		return o.Gone[n-here-1]
+	}
+	return n // the others are those up to here + gone
+}
+
+// anew is the order of as many as lie there, none of which is out.
+func (o order) anew(lie int, out func(number int) bool) order {
+	now := order{Gone: slices.Clone(o.Gone)}
+	for n := 1; len(now.Here) < lie || n <= len(o.Here); n++ {
+		if len(o.Here) < n && n <= len(o.Here)+len(o.Gone) {
+			continue
+		}
+		if number := o.number(n); out(number) {
+			now.Gone = append(now.Gone, number)
+		} else {
+			now.Here = append(now.Here, number)
+		}
+	}
+	return now
+}
+
 // line gives messages, in the order of their queue, their keys. Those behind the
-// last mark get none. Keys in out are passed over: their messages are out of the
-// queue for good, so an equal one that now stands there is another.
-func line(places []place, out map[string]bool) []place {
+// last mark get none.
+func line(places []place, orders map[equals]order) []place {
 	var under string
-	equals := map[string]int{}
+	count := map[string]int{}
 	for i := len(places) - 1; i >= 0; i-- {
 		p := &places[i]
 		switch {
 		case p.mark != nil:
-			under, equals = p.mark.name, map[string]int{}
+			under, count = p.mark.name, map[string]int{}
 			p.under, p.key = under, under
 		case under != "":
 			p.under = under
-			for again := true; again; again = out[p.key] {
-				equals[p.hash]++
-				p.key = derive(under, p.hash, equals[p.hash])
-			}
+			count[p.hash]++
+			e := p.equals()
+			p.key = e.key(orders[e].number(count[p.hash]))
 		}
 	}
 	return places

@@ -1,8 +1,10 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -70,6 +72,8 @@ type Mover struct {
 	// Return is how long, after that, mail is waited for that an earlier run
 	// held: the broker lets the lock go and puts mail back side by side.
 	Return time.Duration
+
+	batch int // messages that are taken at once; 0: batchMessages
 }
 
 // Move moves the mail of rows that have no problem, one queue after the other,
@@ -110,8 +114,9 @@ type run struct {
 	line  []place          // what lies in the queue, as far as it is known
 	ts    map[string]int64 // by mark: the time of letters that were never sent
 	out   map[string]bool  // keys whose acks were settled: on one connection these do not come back
+	order map[equals]order // of equals of which some are out, and as many lay there since
 	looks int              // surveys so far
-	more  int              // passes so far that were not begun: more lay there than was seen
+	more  int              // batches so far that were given back: more lay there than was seen
 	// waited: another run held the lock, perhaps from another host, and what it
 	// had in hand no journal here says.
 	waited bool
@@ -120,7 +125,11 @@ type run struct {
 func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 	r := &run{Mover: m, row: row, count: Count{Queue: row.Queue}, ts: map[string]int64{}, out: map[string]bool{}}
 	defer m.Broker.Release()
-	err := r.all(ctx)
+	var err error
+	if r.order, err = m.Journal.orders(row.Queue); err != nil {
+		return r.count, err
+	}
+	err = r.all(ctx)
 	if errors.Is(err, ErrNoQueue) { // somebody deleted it, with all that it held
 		r.count.Vanished += r.count.Left
 		r.count.Left = 0
@@ -268,7 +277,9 @@ func (r *run) survey(ctx context.Context) error {
 		if places, last, err = r.lookThrough(ctx, nil); err != nil {
 			return err
 		}
-		places = line(places, r.out)
+		if places, err = r.number(places); err != nil {
+			return err
+		}
 		back := len(held.Keys) == 0 && !r.waited || slices.ContainsFunc(places, func(p place) bool { return slices.Contains(held.Keys, p.key) })
 		if back && len(places) >= held.All || r.looks > 0 || time.Now().After(until) {
 			break
@@ -301,15 +312,45 @@ func (r *run) survey(ctx context.Context) error {
 			return err
 		}
 	}
+	if places, err = r.number(places); err != nil {
+		return err
+	}
 	if err := r.giveBack(ctx, last); err != nil {
 		return err
 	}
-	r.reckon(line(places, r.out))
+	r.reckon(places)
 	if err := r.Journal.holding(r.row.Queue, ahead(r.line)); err != nil {
 		return err
 	}
 	failpoint.Hit("migrate.marked")
 	return r.settleTimes()
+}
+
+// number gives places their keys. Where a message that lies there has the key of
+// one that is out, its equals are numbered anew, for later runs too: those have
+// no other way to tell that it is another.
+func (r *run) number(places []place) ([]place, error) {
+	places = line(places, r.order)
+	lie, anew := map[equals]int{}, map[equals]order{}
+	for _, p := range places {
+		if p.mark == nil && p.under != "" {
+			lie[p.equals()]++
+			if r.out[p.key] {
+				anew[p.equals()] = order{}
+			}
+		}
+	}
+	if len(anew) == 0 {
+		return places, nil
+	}
+	for e := range anew {
+		anew[e] = r.order[e].anew(lie[e], func(number int) bool { return r.out[e.key(number)] })
+	}
+	if err := r.Journal.reorder(r.row.Queue, anew); err != nil {
+		return nil, err
+	}
+	maps.Copy(r.order, anew)
+	return line(places, r.order), nil
 }
 
 // ahead is what the next take gets first. Of a take that was cut off only that
@@ -347,7 +388,7 @@ func (r *run) lookThrough(ctx context.Context, places []place) (all []place, las
 // in between.
 func (r *run) mark(ctx context.Context, places []place, all int) ([]place, uint64, error) {
 	m := mark{uuid.NewString(), r.Now().UnixMilli()}
-	marked := line(append(slices.Clone(places), place{mark: &m}), r.out)
+	marked := line(append(slices.Clone(places), place{mark: &m}), r.order)
 	if err := r.Journal.marking(r.row.Queue, m.name, hand{ahead(marked).Keys, all}); err != nil {
 		return nil, 0, err
 	}
@@ -435,22 +476,31 @@ func interrupted(err error) error {
 	return fault.Wrap(err, fault.Unconfirmed, "the migration was interrupted; run it again, it goes on where it was")
 }
 
-// looksMore is how often a pass is not begun because more lies there than was
+// looksMore is how often a batch is given back because more lies there than was
 // seen; mail may come in all the time.
 const looksMore = 3
+
+// moreThan reports whether more lies in the queue than rest, the line behind the
+// batch that is in hand. If it came back in front, an equal one in the line has
+// another place than it was thought to have.
+func (r *run) moreThan(ctx context.Context, rest int) (bool, error) {
+	q, err := r.Broker.Look(ctx, r.row.Queue)
+	if errors.Is(err, ErrNoQueue) { // what is in hand is all that is left of it
+		return false, nil
+	}
+	if err != nil || q.Ready <= rest || r.more == looksMore {
+		return false, err
+	}
+	r.more++
+	return true, nil
+}
 
 // pass moves what stands in the line, batch after batch. errOtherwise: look
 // through the queue again.
 func (r *run) pass(ctx context.Context) error {
-	for first := true; len(r.line) > 0; first = false {
-		ready, err := r.alone(ctx)
-		if err != nil {
+	for len(r.line) > 0 {
+		if _, err := r.alone(ctx); err != nil {
 			return err
-		}
-		if first && ready > len(r.line) && r.more < looksMore {
-			// If it came back in front, an equal one in the line has another place.
-			r.more++
-			return errOtherwise
 		}
 		batch, err := r.take(ctx)
 		if err != nil {
@@ -474,7 +524,7 @@ func (r *run) pass(ctx context.Context) error {
 // take takes the next messages of the line, as many as a batch has; or a mark.
 func (r *run) take(ctx context.Context) (batch []Old, err error) {
 	size := 0
-	for len(batch) < min(batchMessages, len(r.line)) && size < batchBytes {
+	for len(batch) < min(cmp.Or(r.batch, batchMessages), len(r.line)) && size < batchBytes {
 		next := r.line[len(batch)]
 		if next.mark != nil && len(batch) > 0 {
 			break
@@ -501,6 +551,15 @@ func (r *run) take(ctx context.Context) (batch []Old, err error) {
 	if len(batch) == 0 {
 		return nil, errOtherwise
 	}
+	if r.line[0].mark == nil {
+		more, err := r.moreThan(ctx, len(r.line)-len(batch))
+		if err != nil {
+			return nil, err
+		}
+		if more {
+			return nil, errors.Join(errOtherwise, r.giveBack(ctx, batch[len(batch)-1].Tag))
+		}
+	}
 	failpoint.Hit("migrate.taken")
 	return batch, nil
 }
@@ -521,7 +580,8 @@ func (r *run) unmark(ctx context.Context, o Old) error {
 }
 
 // move moves one batch, the head of the line: how each is sent is committed
-// first, then each message: publish, ack.
+// first, then all are published, then acked. In between it looks once more: when
+// they are out, nobody can tell them from equal ones that came back meanwhile.
 func (r *run) move(ctx context.Context, batch []Old) error {
 	places := r.line[:len(batch)]
 	all, err := r.Journal.begin(r.row.Queue, places, batch, terms{
@@ -532,7 +592,7 @@ func (r *run) move(ctx context.Context, batch []Old) error {
 	}
 	failpoint.Hit("migrate.numbered")
 	fates := make([]fate, len(batch))
-	acked := 0
+	sent, acked := 0, 0
 	for i, o := range batch {
 		if err = ctx.Err(); err != nil {
 			err = interrupted(err)
@@ -541,7 +601,20 @@ func (r *run) move(ctx context.Context, batch []Old) error {
 		if fates[i], err = r.send(ctx, all[i], o); err != nil {
 			break
 		}
-		if err = r.Broker.Ack(o.Tag); err != nil {
+		sent++
+	}
+	if sent > 0 {
+		more, looked := r.moreThan(context.WithoutCancel(ctx), len(r.line)-len(batch))
+		if err = cmpErr(err, looked); more {
+			err = cmpErr(err, errors.Join(errOtherwise, r.giveBack(context.WithoutCancel(ctx), batch[len(batch)-1].Tag)))
+		}
+		if more || looked != nil {
+			sent = 0 // none is acked
+		}
+	}
+	for _, o := range batch[:sent] {
+		if acking := r.Broker.Ack(o.Tag); acking != nil {
+			err = cmpErr(err, acking)
 			break
 		}
 		acked++

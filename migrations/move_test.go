@@ -464,7 +464,7 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := func(step string, n int) {
-		if step == "ack" && n == 3 {
+		if step == "deliver" && n == 3 {
 			cancel()
 		}
 	}
@@ -615,10 +615,14 @@ func (w *world) hold(n int) (release func()) {
 		last = d.DeliveryTag
 	}
 	return func() {
+		q, err := w.ch.QueueDeclarePassive(w.queue(), true, false, false, false, nil)
+		if err != nil {
+			w.t.Error(err)
+		}
 		if err := w.ch.Nack(last, true, true); err != nil {
 			w.t.Error(err)
 		}
-		w.ready(w.queue(), n)
+		w.ready(w.queue(), q.Messages+n)
 	}
 }
 
@@ -694,14 +698,22 @@ func TestMailBeforeANewMarkIsWaitedFor(t *testing.T) {
 // when what it gives back, in front of others that say the same, is taken for
 // them: they were acked as sent and never were.
 func TestEqualRepliesThatComeBackInFront(t *testing.T) {
+	type at struct {
+		step string
+		n    int
+	}
 	for _, x := range []struct {
-		name, step string // they come back after its first
-		cut        bool   // when the first batch is out
+		name string
+		back at // they come back after that
+		cut  at // the run is cut after that, and a second one goes on
 	}{
-		{"before the first batch", "giveback", false},
-		{"before the first batch, and a second run goes on", "giveback", true},
-		{"in the first batch", "deliver", false},
-		{"behind the first batch", "settled", false},
+		{"before the first batch", at{"giveback", 1}, at{}},
+		{"before the first batch, and a cut when it is out", at{"giveback", 1}, at{"settled", 1}},
+		{"right before the first batch, and a cut when it is out", at{"look", 3}, at{"settled", 1}}, // its turn, and before each step
+		{"in the first batch", at{"deliver", 1}, at{}},
+		{"in the first batch, and a cut when it is out", at{"deliver", 1}, at{"settled", 1}},
+		{"behind the first batch", at{"settled", 1}, at{}},
+		{"behind the first batch, and a cut in the second", at{"settled", 1}, at{"deliver", 3}},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			w := newWorld(t, rabbit.URI(t), roomy)
@@ -710,14 +722,14 @@ func TestEqualRepliesThatComeBackInFront(t *testing.T) {
 			release := w.hold(2)
 			uri, proxy := w.proxied()
 			c, err := w.runAt(uri, disturb(nil, func(step string, n int) {
-				if step == x.step && n == 1 {
+				switch (at{step, n}) {
+				case x.back:
 					release()
-				}
-				if step == "settled" && n == 1 && x.cut {
+				case x.cut:
 					proxy.Reset()
 				}
 			}))
-			if x.cut && fault.Is(err, fault.BrokerDown) {
+			if x.cut.n > 0 && fault.Is(err, fault.BrokerDown) {
 				c, err = w.run(nil)
 			}
 			if err != nil || c.Left != 0 {
