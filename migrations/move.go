@@ -13,6 +13,7 @@ import (
 
 	"fleetd/fault"
 	"fleetd/test/failpoint"
+	"fleetd/wait"
 )
 
 // Row is a v1 queue in a plan, and where its mail goes.
@@ -225,12 +226,10 @@ func (r *run) lock(ctx context.Context) error {
 
 // again waits until the broker can be asked again.
 func again(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return interrupted(ctx.Err())
-	case <-time.After(lookAgain):
-		return nil
+	if err := wait.Pause(ctx, lookAgain); err != nil {
+		return interrupted(err)
 	}
+	return nil
 }
 
 // alone refuses to go on beside the old daemon or another run, and says how many
