@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"fleetd/migrations"
@@ -38,6 +39,7 @@ type model struct {
 type lying struct {
 	migrations.Old
 	lies
+	takes int // how often it was taken
 }
 
 // newModel has a message for each letter of texts; a reader holds those whose
@@ -53,7 +55,7 @@ func newModel(texts string) *model {
 		case c == '0':
 			c, is = 'A', longer
 		}
-		m.queue = append(m.queue, &lying{migrations.Old{Body: []byte(strings.ToUpper(string(c)))}, is})
+		m.queue = append(m.queue, &lying{Old: migrations.Old{Body: []byte(strings.ToUpper(string(c)))}, lies: is})
 	}
 	return m
 }
@@ -92,7 +94,7 @@ func (m *model) Take(context.Context, string) (migrations.Old, bool, error) {
 	for _, l := range m.queue {
 		if l.lies == ready {
 			m.tag++
-			l.lies, l.Tag = inHand, m.tag
+			l.lies, l.Tag, l.takes = inHand, m.tag, l.takes+1
 			return l.Old, true, nil
 		}
 	}
@@ -111,7 +113,7 @@ func (m *model) GiveBack(_ context.Context, last uint64) error {
 
 func (m *model) Mark(_ context.Context, _, id, text string) error {
 	m.step("mark")
-	m.queue = append(m.queue, &lying{migrations.Old{MessageID: id, Body: []byte(text)}, ready})
+	m.queue = append(m.queue, &lying{Old: migrations.Old{MessageID: id, Body: []byte(text)}})
 	return nil
 }
 
@@ -264,4 +266,46 @@ func (m *model) known(back int) bool {
 	}
 	given := slices.Index(m.steps[back:], "giveback")
 	return given >= 0 && slices.Contains(m.steps[back+given:], "deliver")
+}
+
+// A policy can limit how often a message is handed out. Fails when one that waits
+// for mail that a run that is gone held is taken more often than to see that this is
+// not there, to see it again, and to be moved; or when that mail is not waited for.
+func TestMailThatWaitsIsNotTakenAgainAndAgain(t *testing.T) {
+	for _, back := range []time.Duration{time.Second, time.Hour} {
+		t.Run(back.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, mover, queue := newModel("ABCD"), migrations.Mover{Limit: limit, Now: time.Now, Return: 5 * time.Second}, "agent.w:p1.inbox"
+				mover.SetBatch(2)
+				var err error
+				if mover.Journal, err = migrations.OpenJournal(filepath.Join(t.TempDir(), "j")); err != nil {
+					t.Fatal(err)
+				}
+				defer mover.Journal.Close()
+				m.run(t, mover, queue, func(step int) {
+					if m.steps[step] == "deliver" {
+						m.turn(inHand, hidden)
+						runtime.Goexit()
+					}
+				})
+				began := time.Now()
+				for _, l := range m.queue {
+					l.takes = 0
+				}
+				m.run(t, mover, queue, func(int) {
+					if time.Since(began) >= back {
+						m.turn(hidden, ready)
+					}
+				})
+				if got := m.got(); back < mover.Return && got != "ABCD" {
+					t.Errorf("the main gets %s", got)
+				}
+				for _, l := range m.queue {
+					if l.takes > 3 {
+						t.Errorf("%.20s was taken %d times", l.Body, l.takes)
+					}
+				}
+			})
+		})
+	}
 }

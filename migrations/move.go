@@ -286,10 +286,7 @@ func (r *run) survey(ctx context.Context) error {
 		if err := r.giveBack(ctx, last); err != nil {
 			return err
 		}
-		if err := again(ctx); err != nil {
-			return err
-		}
-		if _, err := r.alone(ctx); err != nil {
+		if err := r.comesBack(ctx, max(len(places)+1, held.All), until); err != nil {
 			return err
 		}
 	}
@@ -323,6 +320,20 @@ func (r *run) survey(ctx context.Context) error {
 	}
 	failpoint.Hit("migrate.marked")
 	return r.settleTimes()
+}
+
+// comesBack waits until as many lie in the queue, but not after until. It takes
+// none to see that: where a policy limits how often a message is handed out, the
+// broker would drop what lies there.
+func (r *run) comesBack(ctx context.Context, many int, until time.Time) error {
+	for {
+		if err := again(ctx); err != nil {
+			return err
+		}
+		if ready, err := r.alone(ctx); err != nil || ready >= many || time.Now().After(until) {
+			return err
+		}
+	}
 }
 
 // number gives places their keys. Where a message that lies there has the key of
