@@ -34,6 +34,7 @@ type model struct {
 	inbox []migrations.Letter
 	steps []string
 	at    func(step int)
+	lock  func() bool // whether it can be had; nil: always
 }
 
 type lying struct {
@@ -87,7 +88,7 @@ func (m *model) Look(context.Context, string) (migrations.Queue, error) {
 
 func (m *model) Replicated(context.Context, string) (bool, error) { return false, nil }
 
-func (m *model) Lock(context.Context, string) (bool, error) { return true, nil }
+func (m *model) Lock(context.Context, string) (bool, error) { return m.lock == nil || m.lock(), nil }
 
 func (m *model) Take(context.Context, string) (migrations.Old, bool, error) {
 	m.step("take")
@@ -308,4 +309,29 @@ func TestMailThatWaitsIsNotTakenAgainAndAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The broker lets the lock of a run go, and puts back what it held, side by side,
+// and of another host's run no journal here says what that was. Fails when a run
+// that saw such a one go on without what comes back a little later: it would be
+// moved behind its successors. A run that did not see it sees more come in, as any.
+func TestWhatAnotherHostsRunHeldIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, queue, began := newModel("abCD"), "agent.w:p1.inbox", time.Now()
+		m.lock = func() bool { return time.Since(began) > time.Minute }
+		j, err := migrations.OpenJournal(filepath.Join(t.TempDir(), "j"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer j.Close()
+		mover := migrations.Mover{Journal: j, Limit: limit, Now: time.Now, Patience: time.Hour, Return: 5 * time.Second}
+		m.run(t, mover, queue, func(int) {
+			if time.Since(began) > time.Minute+4*time.Second {
+				m.turn(hidden, ready)
+			}
+		})
+		if got := m.got(); got != "ABCD" {
+			t.Errorf("the main gets %s", got)
+		}
+	})
 }

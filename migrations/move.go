@@ -119,7 +119,9 @@ type run struct {
 	looks int              // surveys so far
 	more  int              // batches so far that were given back: more lay there than was seen
 	// waited: another run held the lock, perhaps from another host, and what it
-	// had in hand no journal here says.
+	// had in hand no journal here says. If it was gone before this one asked, the
+	// broker had let its lock go and what it held comes back at the same time, or
+	// is seen to come in before a batch is sent.
 	waited bool
 }
 
