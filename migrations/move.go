@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -73,6 +74,11 @@ type Mover struct {
 	// Return is how long, after that, mail is waited for that an earlier run
 	// held: the broker lets the lock go and puts mail back side by side.
 	Return time.Duration
+	// Held asks, where there is somebody to ask, how many messages of a queue are
+	// in somebody's hands, as Management's does. A queue of which that is not 0
+	// within Counted, in which the broker counts anew, is not deleted.
+	Held    func(ctx context.Context, queue string) (held int, known bool, err error)
+	Counted time.Duration
 
 	batch int // messages that are taken at once; 0: batchMessages
 }
@@ -138,7 +144,10 @@ func (m *Mover) queue(ctx context.Context, row Row) (Count, error) {
 		r.count.Left = 0
 		return r.count, m.Journal.holding(row.Queue, hand{})
 	}
-	if err == nil && m.Delete {
+	if err == nil && m.Delete && m.Held != nil {
+		r.count.Problem, err = r.inHands(ctx)
+	}
+	if err == nil && m.Delete && r.count.Problem == "" {
 		failpoint.Hit("migrate.delete.before")
 		r.count.Deleted, err = m.Broker.Delete(ctx, row.Queue)
 		failpoint.Hit("migrate.delete.after")
@@ -204,6 +213,30 @@ func (r *run) over(ctx context.Context) (bool, error) {
 		}
 		if err := again(ctx); err != nil {
 			return false, err
+		}
+	}
+}
+
+// inHands says why the queue, which is empty, is not deleted: somebody who is no
+// consumer took mail from it, which would go with it. "": nobody did. What this
+// run took may be counted for a while.
+func (r *run) inHands(ctx context.Context) (problem string, err error) {
+	for until := time.Now().Add(r.Counted); ; {
+		held, known, err := r.Held(ctx, r.row.Queue)
+		switch late := time.Now().After(until); {
+		case ctx.Err() != nil:
+			return "", interrupted(ctx.Err())
+		case err != nil:
+			return "the queue stays, because nobody can say whether mail of it is in somebody's hands: " + fault.From(err).Sentence, nil
+		case known && held == 0:
+			return "", nil
+		case late && known:
+			return fmt.Sprintf("the queue stays: somebody took %d messages of it and neither acked them nor gave them back; find who that is (rabbitmqctl list_channels connection messages_unacknowledged), stop it, then run this again", held), nil
+		case late:
+			return "the queue stays: the management API does not say whether mail of it is in somebody's hands; run this again in a minute", nil
+		}
+		if err := again(ctx); err != nil {
+			return "", err
 		}
 	}
 }

@@ -3,9 +3,6 @@ package migrations_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -291,7 +288,7 @@ func TestLoginsAndRights(t *testing.T) {
 	ctl("set_permissions", "gwa", ".*", ".*", ".*")
 
 	user := func(password string) ([]string, error) {
-		return migrations.FindQueues(ctx, node.Management, "/", "gwa", password, nil)
+		return migrations.Management{Base: node.Management, VHost: "/", User: "gwa", Password: password}.Queues(ctx)
 	}
 	if _, err := user("wrong"); !fault.Is(err, fault.BrokerRefused) {
 		t.Errorf("a wrong password for the management API reads %v", err)
@@ -308,34 +305,6 @@ func TestLoginsAndRights(t *testing.T) {
 		t.Errorf("with all rights it came to %+v, %v", c, err)
 	}
 	w.inOrder(sent)
-}
-
-// What LavinMQ's management API answers has the form of RabbitMQ's where it
-// matters; here as its API description has it. Fails when old queues are not
-// found in it, or others are taken for old ones.
-func TestQueuesThatLavinMQLists(t *testing.T) {
-	const list = `[
-	{"name":"agent.wQ:p2.inbox","durable":true,"exclusive":false,"auto_delete":false,"arguments":{},"consumers":0,"vhost":"fleet/1",
-	 "messages":41,"messages_persistent":41,"total_bytes":900,"ready":41,"ready_bytes":900,"unacked":0,"state":"running","policy":null,
-	 "operator_policy":null,"exclusive_consumer_tag":null,"single_active_consumer_tag":null,"effective_policy_definition":{},"effective_arguments":[]},
-	{"name":"agent.wQ:p7.inbox","durable":true,"exclusive":false,"auto_delete":false,"arguments":{"x-queue-type":"classic"},"messages":0},
-	{"name":"agent.wQ:p8.inbox","durable":true,"arguments":{"x-max-length":10},"messages":0},
-	{"name":"agent.wQ:p9.inbox","durable":false,"arguments":{},"messages":0},
-	{"name":"agent.0199c0de-0000-7000-8000-000000000001.inbox.v2","durable":true,"arguments":{},"messages":3},
-	{"name":"bridge.dlq","durable":true,"arguments":{},"messages":0}]`
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		user, password, _ := r.BasicAuth()
-		if user != "ops" || password != "sesame" || r.URL.EscapedPath() != "/api/queues/fleet%2F1" {
-			t.Errorf("%s asks for %s with %q", user, r.URL.EscapedPath(), password)
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, list) // a client that is gone needs none
-	}))
-	defer server.Close()
-	found, err := migrations.FindQueues(t.Context(), server.URL+"/", "fleet/1", "ops", "sesame", nil)
-	if want := []string{"agent.wQ:p2.inbox", "agent.wQ:p7.inbox"}; err != nil || !slices.Equal(found, want) {
-		t.Errorf("it finds %q, %v, want %q", found, err, want)
-	}
 }
 
 // Fails when an old queue is deleted that is in use or not empty, or stays

@@ -2,17 +2,11 @@ package migrations
 
 import (
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/url"
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"fleetd/fault"
 )
@@ -155,64 +149,4 @@ func Ready(rows []Row) error {
 		return nil
 	}
 	return fault.New(code, "nothing was moved. %s", strings.Join(bad, ". "))
-}
-
-const (
-	managementWait  = 30 * time.Second
-	managementBytes = 64 << 20
-)
-
-// FindQueues asks the management API at base (http://host:15672), of RabbitMQ or
-// LavinMQ, for the old daemon's queues in vhost: their names and whether they
-// are durable and without arguments tell them. secure is for https; nil: the
-// system's authorities.
-func FindQueues(ctx context.Context, base, vhost, user, password string, secure *tls.Config) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, managementWait)
-	defer cancel()
-	at, err := url.Parse(base)
-	if err != nil || at.Host == "" || at.User != nil || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, fault.New(fault.BadRequest, "--management takes the URL of the broker's management API, as http://broker:15672")
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(at.String(), "/")+"/api/queues/"+url.PathEscape(vhost), nil)
-	if err != nil {
-		return nil, fault.New(fault.BadRequest, "--management %s is no URL that can be asked", at.Redacted())
-	}
-	req.SetBasicAuth(user, password)
-	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, DisableKeepAlives: true}}
-	res, err := client.Do(req)
-	if notTrusted(err) {
-		return nil, fault.Wrap(err, fault.BrokerRefused, "the certificate of the management API is not trusted; set broker.tls.ca to the PEM file of its authority, or name the queues with --queue")
-	}
-	if err != nil {
-		return nil, fault.Wrap(err, fault.BrokerDown, "the management API does not answer; see its URL, or name the queues with --queue")
-	}
-	defer res.Body.Close()
-	switch res.StatusCode {
-	case http.StatusOK:
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fault.New(fault.BrokerRefused, "the management API does not take the login %s (RabbitMQ: it needs the tag management); ask with another, as http://USER@broker:15672, or name the queues with --queue", user)
-	default:
-		return nil, fault.New(fault.BrokerRefused, "the management API answers %s; see its URL and the vhost %s, or name the queues with --queue", res.Status, vhost)
-	}
-	var all []struct {
-		Name      string         `json:"name"`
-		Durable   bool           `json:"durable"`
-		Arguments map[string]any `json:"arguments"`
-	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, managementBytes)).Decode(&all); err != nil {
-		return nil, fault.Wrap(err, fault.BrokerRefused, "the management API gave no list of queues; see its URL, or name the queues with --queue")
-	}
-	var found []string
-	for _, q := range all {
-		delete(q.Arguments, "x-queue-type") // RabbitMQ 4 may add its default
-		if _, ok := PaneOf(q.Name); ok && q.Durable && len(q.Arguments) == 0 {
-			found = append(found, q.Name)
-		}
-	}
-	return found, nil
-}
-
-func notTrusted(err error) bool {
-	_, is := errors.AsType[*tls.CertificateVerificationError](err)
-	return is
 }

@@ -163,7 +163,7 @@ func TestTheManagementAPIOverHTTPS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := migrations.FindQueues(t.Context(), server.URL, "/", "ops", "sesame", secure)
+		found, err := migrations.Management{Base: server.URL, VHost: "/", User: "ops", Password: "sesame", Secure: secure}.Queues(t.Context())
 		if good && (err != nil || len(found) != 1) {
 			t.Errorf("with its authority: %q, %v", found, err)
 		}

@@ -75,7 +75,7 @@ register it without a pane, and say whose mail it was with --map.`,
 	cmd.Flags().StringArrayVar(&f.skip, "skip", nil, "a `QUEUE` that is left alone, as another host's; may hold * and ?, and can be repeated")
 	cmd.Flags().StringArrayVar(&f.maps, "map", nil, "`PANE=NAME`: what lies in the queue of PANE is from the worker NAME; can be repeated")
 	cmd.Flags().StringVar(&f.to, "to", "", "the `MAIN` that gets the mail (default mcp.default_main, else the only main of this host)")
-	cmd.Flags().StringVar(&f.management, "management", "", "`URL` of the broker's management API, to find queues whose panes are no more; with another login than broker.uri has: http://USER@broker:15672, and its password in $"+managementPassword)
+	cmd.Flags().StringVar(&f.management, "management", "", "`URL` of the broker's management API, to find queues whose panes are no more, and to delete none whose mail is in somebody's hands; with another login than broker.uri has: http://USER@broker:15672, and its password in $"+managementPassword)
 	config.AddFlags(cmd.Flags(), "host", "broker.uri", "broker.prefix", "herdr.socket", "mcp.default_main")
 	return cmd
 }
@@ -114,7 +114,13 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 		return err
 	}
 	defer broker.Close()
-	sources, err := a.sources(ctx, cfg, f, people, broker.Names(), maps)
+	var management *migrations.Management
+	if f.management != "" {
+		if management, err = a.managementAPI(f.management, cfg); err != nil {
+			return err
+		}
+	}
+	sources, err := a.sources(ctx, cfg, f, people, broker.Names(), maps, management)
 	if err != nil {
 		return err
 	}
@@ -152,10 +158,17 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 		// within one and 5 s (broker facts §3).
 		Patience: 3*cfg.Broker.Heartbeat + 5*time.Second, Return: 5 * time.Second,
 	}
+	if management != nil {
+		mover.Held, mover.Counted = management.Held, countedAnew
+	}
 	var moveErr error
 	out.Queues, moveErr = mover.Move(ctx, out.Plan)
 	return errors.Join(moveErr, a.emit(out, func(w *printer) { a.printMoved(w, out.Queues) }), journal.Close())
 }
+
+// countedAnew is the time in which RabbitMQ tells anew what is in whose hands: it
+// counts every 5 s, and is asked for the last count.
+const countedAnew = 15 * time.Second
 
 // infoFault says what it means that the daemon does not know the question.
 func infoFault(err error) error {
@@ -211,7 +224,7 @@ func absent(plan []migrations.Row, maps map[string]string) (queues []string) {
 }
 
 // sources gathers where old queues may be and who is who.
-func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r mcp.RosterResult, names fabric.Names, maps map[string]string) (migrations.Sources, error) {
+func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r mcp.RosterResult, names fabric.Names, maps map[string]string, management *migrations.Management) (migrations.Sources, error) {
 	s := migrations.Sources{Queues: f.queues, Skip: f.skip, Workers: map[string]migrations.Person{}}
 	var mains []mcp.RosterEntity
 	byName := map[string]mcp.RosterEntity{}
@@ -252,24 +265,12 @@ func (a *app) sources(ctx context.Context, cfg config.Config, f migrateFlags, r 
 	for _, p := range panes {
 		s.Panes = append(s.Panes, p.PaneID)
 	}
-	if f.management != "" {
-		m, err := a.managementAPI(f.management, cfg.Broker.URI)
-		if err != nil {
-			return s, err
-		}
-		secure, err := fabricConfig(cfg).TLS.Client()
-		if err != nil {
-			return s, err
-		}
-		if s.Found, err = migrations.FindQueues(ctx, m.base, m.vhost, m.user, m.password, secure); err != nil {
-			return s, err
-		}
+	if management != nil {
+		s.Found, err = management.Queues(ctx)
+		return s, err
 	}
 	return s, nil
 }
-
-// managementAPI is where it is asked for queues, and who asks.
-type managementAPI struct{ base, vhost, user, password string }
 
 // managementPassword names the variable with the password of the user in
 // --management.
@@ -277,24 +278,23 @@ const managementPassword = "BRIDGED_MANAGEMENT_PASSWORD"
 
 // managementAPI asks as the user that base names, else with the login of the
 // broker's URI. Like that one's, no password may stand on the command line.
-func (a *app) managementAPI(base string, broker config.URI) (managementAPI, error) {
-	uri, err := url.Parse(broker.Secret())
+func (a *app) managementAPI(base string, cfg config.Config) (*migrations.Management, error) {
+	uri, err := url.Parse(cfg.Broker.URI.Secret())
 	if err != nil {
-		return managementAPI{}, usagef("broker.uri is no URI")
+		return nil, usagef("broker.uri is no URI")
 	}
-	m := managementAPI{base: base, vhost: vhost(uri), user: uri.User.Username()}
-	m.password, _ = uri.User.Password()
-	at, err := url.Parse(base)
-	if err != nil || at.User == nil {
-		return m, nil // what is no URL is refused by who asks
+	m := &migrations.Management{Base: base, VHost: vhost(uri), User: uri.User.Username()}
+	m.Password, _ = uri.User.Password()
+	if at, err := url.Parse(base); err == nil && at.User != nil { // what is no URL is refused when it is asked
+		if _, has := at.User.Password(); has {
+			return nil, usagef("--management has a password, and every user of this machine can read command lines (ps); leave it out and set %s", managementPassword)
+		}
+		m.User, m.Password = at.User.Username(), a.getenv(managementPassword)
+		at.User = nil
+		m.Base = at.String()
 	}
-	if _, has := at.User.Password(); has {
-		return m, usagef("--management has a password, and every user of this machine can read command lines (ps); leave it out and set %s", managementPassword)
-	}
-	m.user, m.password = at.User.Username(), a.getenv(managementPassword)
-	at.User = nil
-	m.base = at.String()
-	return m, nil
+	m.Secure, err = fabricConfig(cfg).TLS.Client()
+	return m, err
 }
 
 // vhost is that of an AMQP URI: / where it names none.

@@ -42,18 +42,23 @@ func TestMigrateUsage(t *testing.T) {
 // a password can stand where ps shows it.
 func TestMigrateAsksTheManagementAPI(t *testing.T) {
 	a := &app{deps: deps{Environ: []string{"BRIDGED_MANAGEMENT_PASSWORD=hidden"}}}
+	cfg := func(uri config.URI) config.Config { return config.Config{Broker: config.Broker{URI: uri}} }
 	for _, x := range []struct {
 		base string
-		want managementAPI
+		want migrations.Management
 	}{
-		{"http://broker:15672", managementAPI{"http://broker:15672", "fleet", "hosta", "own"}},
-		{"http://ops@broker:15672/x", managementAPI{"http://broker:15672/x", "fleet", "ops", "hidden"}},
+		{"http://broker:15672", migrations.Management{Base: "http://broker:15672", VHost: "fleet", User: "hosta", Password: "own"}},
+		{"http://ops@broker:15672/x", migrations.Management{Base: "http://broker:15672/x", VHost: "fleet", User: "ops", Password: "hidden"}},
 	} {
-		if got, err := a.managementAPI(x.base, "amqp://hosta:own@broker/fleet"); err != nil || got != x.want {
-			t.Errorf("%s: %+v, %v", x.base, got, err)
+		got, err := a.managementAPI(x.base, cfg("amqp://hosta:own@broker/fleet"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Secure = nil; *got != x.want {
+			t.Errorf("%s: %+v", x.base, *got)
 		}
 	}
-	if _, err := a.managementAPI("http://ops:s3cret@broker:15672", "amqp://b/"); err == nil || strings.Contains(err.Error(), "s3cret") {
+	if _, err := a.managementAPI("http://ops:s3cret@broker:15672", cfg("amqp://b/")); err == nil || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("a password in the URL: %v", err)
 	}
 }
@@ -101,7 +106,7 @@ func TestMigrateMapsToWorkers(t *testing.T) {
 		"zoe": "make it with `bridged register zoe --kind worker`",
 		"far": "this host has no worker far",
 	} {
-		_, err := (&app{}).sources(t.Context(), config.Config{}, migrateFlags{}, r, fabric.Names{}, map[string]string{"wQ:p2": name})
+		_, err := (&app{}).sources(t.Context(), config.Config{}, migrateFlags{}, r, fabric.Names{}, map[string]string{"wQ:p2": name}, nil)
 		if !fault.Is(err, fault.BadRequest) || !strings.Contains(err.Error(), want) {
 			t.Errorf("--map wQ:p2=%s: %v", name, err)
 		}

@@ -134,7 +134,8 @@ func (w *oldWorld) wrongCredentials(uri string) {
 
 // managementOfBoth fails when the queue of a pane that nobody remembers is not
 // found by the broker's management API, RabbitMQ's own or LavinMQ's in its form,
-// or when a login that it does not take reads otherwise.
+// when a login that it does not take reads otherwise, or when a queue is deleted
+// of which it cannot say that nobody holds its mail.
 func (w *oldWorld) managementOfBoth(node *rabbit.Node) {
 	w.replied("still here")
 	queue := migrations.QueueOf(w.pane)
@@ -144,6 +145,10 @@ func (w *oldWorld) managementOfBoth(node *rabbit.Node) {
 	lavin := httptest.NewServer(http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "guest" || password != "guest" {
 			a.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if r.URL.EscapedPath() == "/api/queues/%2F/"+queue { // of the one it cannot say who holds its mail
+			a.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
 		if r.URL.EscapedPath() != "/api/queues/%2F" {
@@ -171,7 +176,10 @@ func (w *oldWorld) managementOfBoth(node *rabbit.Node) {
 			w.t.Errorf("%s: with a wrong password it says %s", brand, errs)
 		}
 	}
-	w.tells("migrate", "--map", w.pane+"=builder", "--apply")
+	if out, _ := w.tells("migrate", "--map", w.pane+"=builder", "--apply", "--delete", "--management", lavin.URL); !strings.Contains(out, "the queue stays") {
+		w.t.Errorf("of a queue of which it cannot say who holds its mail the table is\n%s", out)
+	}
+	w.waiting(0) // and it is there
 	if got := texts(w.t, w.ctx, w.main, map[string]any{}, "builder@hosta", 1); len(got) != 1 || got[0] != "still here" {
 		w.t.Errorf("the main gets %q", got)
 	}
