@@ -1,7 +1,6 @@
 package migrations_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,10 +18,47 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"fleetd/fabric"
-	"fleetd/fault"
 	"fleetd/migrations"
 	"fleetd/test/rabbit"
 )
+
+// forgetful is a broker that loses the acks from the nth on, as one that is
+// killed may: what they were for is handed out again.
+type forgetful struct {
+	*fabric.OldQueues
+	from, n int
+}
+
+func (f *forgetful) Ack(tag uint64) error {
+	if f.n++; f.n > f.from {
+		return nil
+	}
+	return f.OldQueues.Ack(tag)
+}
+
+// Fails when replies whose acks the broker lost come to the main once more, or
+// others that say the same are taken for them.
+func TestAcksThatTheBrokerLost(t *testing.T) {
+	for name, sent := range map[string][]amqp.Publishing{"all differ": numbered(300), "all say the same": same(300)} {
+		for _, from := range []int{0, 100, 200, 299} {
+			t.Run(fmt.Sprintf("%s, from %d on", name, from), func(t *testing.T) {
+				w := newWorld(t, rabbit.URI(t), roomy)
+				w.old(sent...)
+				if _, err := w.run(func(b *fabric.OldQueues) migrations.Broker { return &forgetful{b, from, 0} }); err != nil {
+					t.Fatal(err)
+				}
+				w.ready(w.queue(), 300-from)
+				more := same(2) // these are new
+				w.old(more...)
+				c, err := w.run(nil)
+				if err != nil || c.Left != 0 {
+					t.Errorf("run again it came to %+v, %v", c, err)
+				}
+				w.inOrder(append(slices.Clone(sent), more...))
+			})
+		}
+	}
+}
 
 // again is how one run differs from the others of a test.
 type again struct {
@@ -404,162 +439,6 @@ func TestAJournalOfTheFirstVersion(t *testing.T) {
 	w.done(again{}, 2, 0)
 }
 
-// Fails when what a broken run has not sent goes to the main, or is from the
-// worker, that the command no longer names; when a main that is gone stops all
-// later runs; or when the user is not told of what may be with both.
-func TestAnotherMainAndWorker(t *testing.T) {
-	for _, gone := range []bool{true, false} {
-		t.Run(fmt.Sprintf("refused, gone=%t", gone), func(t *testing.T) {
-			w := newWorld(t, rabbit.URI(t), 1)
-			sent := numbered(4)
-			w.old(sent...)
-			if c, err := w.move(again{}); !fault.Is(err, fault.InboxFull) || c.Moved != 1 {
-				t.Fatalf("it came to %+v, %v", c, err)
-			}
-			w.inOrder(sent[:1])
-			w.another(t, gone)
-			w.done(again{}, 3, 0)
-			w.inOrder(sent[1:]) // with their own ids
-		})
-		t.Run(fmt.Sprintf("killed, gone=%t", gone), func(t *testing.T) {
-			w := newWorld(t, rabbit.URI(t), roomy)
-			sent := same(4)
-			w.old(sent...)
-			if !w.killed("ack", 2, true) {
-				t.Fatal("it was not killed")
-			}
-			w.inOrder(sent)
-			w.another(t, gone)
-			w.done(again{}, 3, 3)
-			w.inOrder(sent[1:])
-		})
-	}
-	t.Run("sent, and only the ack is missing", func(t *testing.T) {
-		w := newWorld(t, rabbit.URI(t), roomy)
-		sent := same(4)
-		w.old(sent...)
-		w.done(again{around: func(b *fabric.OldQueues) migrations.Broker { return &forgetful{b, 2, 0} }}, 4, 0)
-		w.ready(w.queue(), 2)
-		w.inOrder(sent)
-		w.another(t, true)
-		w.done(again{}, 2, 0)
-		w.inOrder(nil)
-	})
-}
-
-// Fails when of two messages with one id and content each goes for itself because
-// a run between them had another main.
-func TestACopyAndAnotherMain(t *testing.T) {
-	id := uuid.NewString()
-	both := slices.Repeat([]amqp.Publishing{{MessageId: id, Body: []byte("twice")}}, 2)
-	demand := func(w *world, a again, moved, copies, doubtful, comes int) {
-		w.t.Helper()
-		c, err := w.move(a)
-		if err != nil || c.Moved != moved || c.Copies != copies || c.Doubtful != doubtful || c.Left != 0 {
-			w.t.Errorf("it came to %+v, %v; want %d moved, %d copies, %d doubtful", c, err, moved, copies, doubtful)
-		}
-		if got := w.bodies(); len(got) != comes {
-			w.t.Errorf("the main gets %q, want %d", got, comes)
-		}
-	}
-	t.Run("killed before the first was noted as sent", func(t *testing.T) {
-		w := newWorld(t, rabbit.URI(t), roomy)
-		w.old(both...)
-		if !w.killed("deliver", 1, false) {
-			t.Fatal("it was not killed")
-		}
-		w.another(t, true)
-		demand(w, again{}, 1, 1, 1, 1)
-	})
-	t.Run("the first was sent", func(t *testing.T) {
-		w := newWorld(t, rabbit.URI(t), 1)
-		w.old(both...)
-		if c, err := w.move(again{}); !fault.Is(err, fault.InboxFull) || c.Moved != 1 {
-			t.Fatalf("it came to %+v, %v", c, err)
-		}
-		w.another(t, true)
-		demand(w, again{}, 0, 1, 0, 0)
-	})
-	t.Run("and back", func(t *testing.T) {
-		w := newWorld(t, rabbit.URI(t), roomy)
-		w.old(both...)
-		cut := errors.New("cut")
-		if _, err := w.move(again{around: func(b *fabric.OldQueues) migrations.Broker {
-			return &failing{OldQueues: b, at: 1, err: cut}
-		}}); !errors.Is(err, cut) {
-			t.Fatal(err)
-		}
-		main, worker := w.main, w.worker
-		w.another(t, false)
-		if _, err := w.ch.QueueDelete(w.names().Inbox(w.main), false, false, false); err != nil {
-			t.Fatal(err)
-		}
-		if c, err := w.move(again{}); !fault.Is(err, fault.Unroutable) || c.Left != 2 {
-			t.Fatalf("it came to %+v, %v", c, err)
-		}
-		w.main, w.worker = main, worker
-		demand(w, again{}, 1, 1, 0, 1)
-	})
-}
-
-// another has the world's mail be for another main and from another worker.
-func (w *world) another(t *testing.T, gone bool) {
-	t.Helper()
-	was := w.names().Inbox(w.main)
-	if gone {
-		if _, err := w.ch.QueueDelete(was, false, false, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if err := rabbit.Sweep(w.uri, []string{was}, nil); err != nil {
-			t.Error(err)
-		}
-		if err := rabbit.Sweep(w.uri, []string{w.names().Inbox(w.main)}, nil); err != nil {
-			t.Error(err)
-		}
-	})
-	w.main, w.worker = uuid.NewString(), uuid.NewString()
-	w.declareInbox(roomy)
-}
-
-// Fails when a message that was sent in part, and then under another limit,
-// comes with a hole or with two contents under one id.
-func TestAnotherLimit(t *testing.T) {
-	const size = 5000
-	for _, x := range []struct{ first, second, doubtful int }{{1024, 2048, 0}, {2048, 1024, 1}} {
-		for _, own := range []string{"", uuid.NewString()} {
-			w := newWorld(t, rabbit.URI(t), roomy)
-			body := strings.Repeat("0123456789", size/10)
-			w.old(amqp.Publishing{MessageId: own, Body: []byte(body)})
-			cut := errors.New("cut")
-			if _, err := w.move(again{limit: x.first, around: func(b *fabric.OldQueues) migrations.Broker {
-				return &failing{OldQueues: b, at: 2, err: cut}
-			}}); !errors.Is(err, cut) {
-				t.Fatal(err)
-			}
-			w.done(again{limit: x.second}, 1, x.doubtful)
-			if got := w.bodies(); len(got) != 1 || got[0] != body {
-				t.Errorf("under %+v the main gets %d messages", x, len(got))
-			}
-		}
-	}
-}
-
-// failing is a broker whose nth publish fails, and nobody knows how.
-type failing struct {
-	*fabric.OldQueues
-	at, n int
-	err   error
-}
-
-func (f *failing) Deliver(ctx context.Context, l migrations.Letter) error {
-	if f.n++; f.n == f.at {
-		return f.err
-	}
-	return f.OldQueues.Deliver(ctx, l)
-}
-
 // Fails when a run whose connection broke says more or less than it can know.
 func TestTheCountAfterACut(t *testing.T) {
 	w := newWorld(t, rabbit.URI(t), roomy)
@@ -593,70 +472,4 @@ func (w *world) out(n int) (out int) {
 		return nil
 	})
 	return out
-}
-
-// Fails when replies that somebody else takes meanwhile stop the run, are not
-// counted, or break the order of the others.
-func TestRepliesThatAConsumerTakesMeanwhile(t *testing.T) {
-	w := newWorld(t, rabbit.URI(t), roomy)
-	sent := append(numbered(4), same(4)...)
-	w.old(sent...)
-	steal := func(step string, n int) {
-		if step != "giveback" || n != 1 {
-			return
-		}
-		for range 3 {
-			if _, ok, err := w.ch.Get(w.queue(), true); !ok || err != nil {
-				t.Errorf("it got %t, %v", ok, err)
-			}
-		}
-	}
-	c, err := w.move(again{around: disturb(nil, steal)})
-	if want := (migrations.Count{Queue: w.queue(), Found: 8, Moved: 5, Vanished: 3}); err != nil || c != want {
-		t.Errorf("it came to %+v, %v; want %+v", c, err, want)
-	}
-	w.inOrder(sent[3:])
-}
-
-// Fails when replies that come in while others are moved are not moved, or not
-// counted as such.
-func TestRepliesThatComeMeanwhile(t *testing.T) {
-	w := newWorld(t, rabbit.URI(t), roomy)
-	sent := append(numbered(3), same(2)...)
-	w.old(sent[:3]...)
-	come := func(step string, n int) {
-		if step == "deliver" && n == 2 {
-			w.old(sent[3:]...)
-		}
-	}
-	c, err := w.move(again{around: disturb(come, nil)})
-	if want := (migrations.Count{Queue: w.queue(), Found: 3, Arrived: 2, Moved: 5}); err != nil || c != want {
-		t.Errorf("it came to %+v, %v; want %+v", c, err, want)
-	}
-	w.inOrder(sent)
-}
-
-// Two hosts can have panes of one name, and each its own journal. Fails when
-// migrations that run at once lose a reply, double one, or break their order.
-func TestTwoHostsMoveOneQueue(t *testing.T) {
-	w := newWorld(t, rabbit.URI(t), roomy)
-	sent := numbered(400)
-	w.old(sent...)
-	var wg sync.WaitGroup
-	var moved atomic.Int64
-	for i := range 2 {
-		journal := filepath.Join(t.TempDir(), fmt.Sprint(i))
-		wg.Go(func() {
-			c, err := w.move(again{journal: journal})
-			if err != nil {
-				t.Error(err)
-			}
-			moved.Add(int64(c.Moved))
-		})
-	}
-	wg.Wait()
-	if n := moved.Load(); n != int64(len(sent)) {
-		t.Errorf("they say that they moved %d, want %d", n, len(sent))
-	}
-	w.inOrder(sent)
 }

@@ -2,8 +2,12 @@ package migrations_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,5 +126,46 @@ func TestALockThatTheBrokerDoesNotMake(t *testing.T) {
 	}
 	limits(`{"max-queues": -1}`)
 	w.must(migrations.Count{Found: 2, Moved: 2})
+	w.inOrder(sent)
+}
+
+// Fails when two migrations run at the same time.
+func TestOneMigrationAtATime(t *testing.T) {
+	file := t.TempDir() + "/j"
+	j, err := migrations.OpenJournal(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the journal: %v, %v", info.Mode(), err)
+	}
+	if _, err := migrations.OpenJournal(file); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a second one reads %v", err)
+	}
+}
+
+// Two hosts can have panes of one name, and each its own journal. Fails when
+// migrations that run at once lose a reply, double one, or break their order.
+func TestTwoHostsMoveOneQueue(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	sent := numbered(400)
+	w.old(sent...)
+	var wg sync.WaitGroup
+	var moved atomic.Int64
+	for i := range 2 {
+		journal := filepath.Join(t.TempDir(), fmt.Sprint(i))
+		wg.Go(func() {
+			c, err := w.move(again{journal: journal})
+			if err != nil {
+				t.Error(err)
+			}
+			moved.Add(int64(c.Moved))
+		})
+	}
+	wg.Wait()
+	if n := moved.Load(); n != int64(len(sent)) {
+		t.Errorf("they say that they moved %d, want %d", n, len(sent))
+	}
 	w.inOrder(sent)
 }

@@ -2,11 +2,14 @@ package migrations_test
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,10 +17,39 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fleetd/fabric"
 	"fleetd/fault"
 	"fleetd/migrations"
 	"fleetd/test/rabbit"
 )
+
+// Fails when a management API whose certificate the configured authority gave
+// is not believed, or one that nobody vouches for is.
+func TestTheManagementAPIOverHTTPS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `[{"name":"agent.wQ:p2.inbox","durable":true,"arguments":{}}]`) // a client that is gone needs none
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that has to fail
+	server.StartTLS()
+	defer server.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, good := range map[string]bool{"": false, ca: true} {
+		secure, err := fabric.TLS{CA: file}.Client()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := migrations.Management{Base: server.URL, VHost: "/", User: "ops", Password: "sesame", Secure: secure}.Queues(t.Context())
+		if good && (err != nil || len(found) != 1) {
+			t.Errorf("with its authority: %q, %v", found, err)
+		}
+		if !good && (!fault.Is(err, fault.BrokerRefused) || !strings.Contains(err.Error(), "broker.tls.ca")) {
+			t.Errorf("without: %q, %v", found, err)
+		}
+	}
+}
 
 // What LavinMQ's management API answers has the form of RabbitMQ's where it
 // matters; here as its API description has it. Fails when old queues are not

@@ -11,6 +11,23 @@ import (
 	"fleetd/fault"
 )
 
+// Row is a v1 queue in a plan, and where its mail goes.
+type Row struct {
+	Queue     string `json:"queue"`
+	Pane      string `json:"pane"`
+	Messages  int    `json:"messages"`
+	Consumers int    `json:"consumers"`
+	From      string `json:"from,omitempty"` // address of the worker that sent what lies there
+	FromID    string `json:"from_id,omitempty"`
+	To        string `json:"to,omitempty"` // address of the main that will get it
+	ToID      string `json:"to_id,omitempty"`
+	Inbox     string `json:"inbox,omitempty"`   // the queue of that main
+	Problem   string `json:"problem,omitempty"` // why nothing can be moved
+	// Foreign: nobody on this host knows the pane, so the queue may be another
+	// host's. It is left alone.
+	Foreign bool `json:"foreign,omitempty"`
+}
+
 // Person is a worker or a main of this host.
 type Person struct {
 	GID     string

@@ -1,20 +1,12 @@
 package migrations_test
 
 import (
-	"encoding/pem"
-	"io"
-	"log"
-	"net/http"
-	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"fleetd/fabric"
 	"fleetd/fault"
 	"fleetd/migrations"
 	"fleetd/test/rabbit"
@@ -145,30 +137,75 @@ func TestAQueueThatCannotBeLookedAt(t *testing.T) {
 	}
 }
 
-// Fails when a management API whose certificate the configured authority gave
-// is not believed, or one that nobody vouches for is.
-func TestTheManagementAPIOverHTTPS(t *testing.T) {
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `[{"name":"agent.wQ:p2.inbox","durable":true,"arguments":{}}]`) // a client that is gone needs none
-	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of the handshake that has to fail
-	server.StartTLS()
-	defer server.Close()
-	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+// Fails when an unknown pane or a missing main is guessed, a consumer is passed
+// over, a named queue that is not there is left out in silence, or a plan
+// changes anything.
+func TestPlan(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	w.old(numbered(2)...)
+	b := w.dial(w.uri)
+	defer b.Close()
+	known := migrations.Sources{
+		Panes: []string{w.pane, "w-none:p9"}, Queues: []string{w.queue()},
+		Workers: map[string]migrations.Person{w.pane: {GID: w.worker, Address: "rev@hosta"}},
+		Main:    migrations.Person{GID: w.main, Address: "main@hosta"}, Inbox: "the inbox",
+	}
+	plan := func(s migrations.Sources) migrations.Row {
+		t.Helper()
+		rows, err := migrations.Plan(t.Context(), b, s)
+		if err != nil || len(rows) != 1 {
+			t.Fatalf("the plan is %+v, %v", rows, err)
+		}
+		return rows[0]
+	}
+	want := migrations.Row{
+		Queue: w.queue(), Pane: w.pane, Messages: 2, From: "rev@hosta", FromID: w.worker, To: "main@hosta", ToID: w.main, Inbox: "the inbox",
+	}
+	if got := plan(known); got != want || migrations.Ready([]migrations.Row{got}) != nil {
+		t.Errorf("the plan is %+v", got)
+	}
+	stranger := known
+	stranger.Workers = nil
+	if got := plan(stranger); !strings.Contains(got.Problem, "--map "+w.pane+"=NAME") || !fault.Is(migrations.Ready([]migrations.Row{got}), fault.BadRequest) {
+		t.Errorf("an unknown pane: %+v", got)
+	}
+	nobody := known
+	nobody.Main, nobody.NoMain = migrations.Person{}, "no main"
+	if got := plan(nobody); got.Problem != "no main" {
+		t.Errorf("no main: %+v", got)
+	}
+	missing := known
+	missing.Queues = []string{"agent.w-none:p9.inbox"}
+	if _, err := migrations.Plan(t.Context(), b, missing); !fault.Is(err, fault.BadRequest) {
+		t.Errorf("a named queue that is not there: %v", err)
+	}
+	missing.Queues = []string{w.queue() + ".v2"}
+	if _, err := migrations.Plan(t.Context(), b, missing); !fault.Is(err, fault.BadRequest) {
+		t.Errorf("a queue of this daemon: %v", err)
+	}
+	if _, err := w.ch.Consume(w.queue(), "old", false, false, false, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	for file, good := range map[string]bool{"": false, ca: true} {
-		secure, err := fabric.TLS{CA: file}.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
-		found, err := migrations.Management{Base: server.URL, VHost: "/", User: "ops", Password: "sesame", Secure: secure}.Queues(t.Context())
-		if good && (err != nil || len(found) != 1) {
-			t.Errorf("with its authority: %q, %v", found, err)
-		}
-		if !good && (!fault.Is(err, fault.BrokerRefused) || !strings.Contains(err.Error(), "broker.tls.ca")) {
-			t.Errorf("without: %q, %v", found, err)
-		}
+	if got := plan(known); !strings.Contains(got.Problem, "stop it") || !fault.Is(migrations.Ready([]migrations.Row{got}), fault.Conflict) {
+		t.Errorf("a consumer: %+v", got)
 	}
+	if err := w.ch.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Fails when mail that came into a queue after the plan is moved for nobody.
+func TestMailThatCameAfterThePlan(t *testing.T) {
+	w := newWorld(t, rabbit.URI(t), roomy)
+	sent := numbered(2)
+	w.old(sent...)
+	worker := w.worker
+	w.worker = "" // as in the plan of an empty queue
+	if c, err := w.run(nil); !fault.Is(err, fault.Conflict) || c.Left != 2 {
+		t.Errorf("it came to %+v, %v", c, err)
+	}
+	w.worker = worker
+	w.ready(w.queue(), 2)
+	w.must(migrations.Count{Found: 2, Moved: 2})
+	w.inOrder(sent)
 }
