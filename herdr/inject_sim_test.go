@@ -31,14 +31,18 @@ type sim struct {
 }
 
 // quick keeps the order of all waits and takes a tenth of their time; the
-// bounds within which the agent has to act stay.
+// bounds within which the agent has to act are longer than on a busy machine it
+// takes.
 func quick() Timing {
 	t := DefaultTiming()
 	for _, d := range []*time.Duration{&t.Stable, &t.FirstSight, &t.Look, &t.VerifyPoll, &t.Poll, &t.Down} {
 		*d /= 10
 	}
-	t.Settle, t.EnterAgain, t.Fit = 50*time.Millisecond, 500*time.Millisecond, time.Second
-	t.Verify = 2 * time.Second
+	t.Settle, t.Fit = 50*time.Millisecond, time.Second
+	for _, d := range []*time.Duration{&t.LookFor, &t.Doubt, &t.Verify, &t.EnterAgain} {
+		*d = patience / 6
+	}
+	t.Finish = patience
 	return t
 }
 
@@ -285,6 +289,10 @@ func TestSimBetweenTextAndEnter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := simulate(t, herdrsim.Options{}, "claude", c.args...)
+			if c.result != Injected || slices.Contains(c.args, "--swallow-enter") { // it waits for their end
+				d, in := DefaultTiming(), &s.in.Timing
+				in.LookFor, in.Doubt, in.Verify, in.EnterAgain, in.Finish = d.LookFor, d.Doubt, d.Verify, d.EnterAgain, d.Finish
+			}
 			if c.set != nil {
 				if err := c.set(s); err != nil {
 					t.Fatal(err)

@@ -357,8 +357,13 @@ func TestDeadLettersSurviveWhoLooksAtThem(t *testing.T) {
 			if caught && victim == "the command" {
 				<-ended
 			}
-			if caught && out.Len() > 0 {
-				caught = false // it had looked at all of them
+			if caught && out.Len() > 0 { // it had looked at all of them
+				if caught = false; victim == "the daemon" {
+					if err := a.Start(ctx); err != nil {
+						t.Fatal(err)
+					}
+					ready(t, ctx, a)
+				}
 			}
 		}
 		ids = append(ids, g.fill(10)...)

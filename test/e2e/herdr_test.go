@@ -74,10 +74,7 @@ func TestAgentsOverAHandoffAndARestartOfHerdr(t *testing.T) {
 			t.Fatal(err)
 		}
 		status(t, ctx, mine, "working")
-		waiting, err := lead.Send(ctx, map[string]any{"to": "mine@hostb", "content": "mark-later", "wait_seconds": 0})
-		if err != nil || waiting.State != "deferred" {
-			t.Fatalf("a brief for one who works came to %+v, %v", waiting, err)
-		}
+		waiting := forOneThatWorks(t, ctx, lead, "mine@hostb", "mark-later")
 		blocked := make(chan error, 1)
 		go func() {
 			_, err := bob.Send(ctx, map[string]any{"to": mute.GID, "content": "and this", "wait_seconds": longest})
@@ -122,7 +119,7 @@ func TestAgentsOverAHandoffAndARestartOfHerdr(t *testing.T) {
 			t.Fatal(err)
 		}
 		reply := polled(t, ctx, lead, "REPLY")
-		if reply.FromID != mine.GID || reply.InReplyTo != waiting.MsgID || reply.Content != "mine did" {
+		if reply.FromID != mine.GID || reply.InReplyTo != waiting || reply.Content != "mine did" {
 			t.Errorf("what waited for a person's agent was answered with %+v", reply)
 		}
 		for _, m := range []*fleet.Main{lead, bob} {

@@ -424,7 +424,7 @@ func anEchoAmongThree(t *testing.T, ctx context.Context, s *trio) {
 					return
 				}
 				for range r.Messages {
-					if _, err := m.Send(ctx, map[string]any{"to": next[i], "content": "thank you"}); err != nil {
+					if _, err := m.Send(ctx, map[string]any{"to": next[i], "content": "thank you"}); err != nil && !fault.Is(err, fault.Unconfirmed) { // it may be slow
 						select {
 						case stopped <- err:
 						default:

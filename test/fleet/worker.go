@@ -94,13 +94,13 @@ func (w *Worker) controlPath() string { return filepath.Join(w.Host.dir, w.Name+
 
 // Control tells the agent to behave in some way from now on.
 func (w *Worker) Control(command string) error {
-	_, err := agent.Control(w.controlPath(), command, 10*time.Second)
+	_, err := agent.Control(w.controlPath(), command, time.Minute)
 	return err
 }
 
 // State is what is going on in the agent.
 func (w *Worker) State() (s agent.State, err error) {
-	answer, err := agent.Control(w.controlPath(), "state", 10*time.Second)
+	answer, err := agent.Control(w.controlPath(), "state", time.Minute)
 	if err != nil {
 		return s, err
 	}
