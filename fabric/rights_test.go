@@ -313,6 +313,7 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 			got(t, "presence", v.presence)
 			eventually(t, "control", func() bool { return v.Stats().Unsupported > 0 })
 		}
+		b.reporting()
 		strange := fl.letter("LATER", "hostb", b.gid, a.gid, "unknown")
 		b.publish(envelope.LaneMail, strange, Confirmed)
 		if dead := got(t, "its dead letter", b.dead); dead.env.MsgID != strange.MsgID {
