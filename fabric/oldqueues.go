@@ -338,6 +338,10 @@ const (
 	returned fate = "returned" // no queue is bound to the key
 )
 
+// oldWait bounds the wait for the broker's word on one old message. Nobody waits
+// for that one alone, so a broker that is only busy is given time.
+const oldWait = 30 * time.Second
+
 // publish publishes one message and waits for the broker's word. With an error
 // nobody can say whether it was stored.
 func (o *OldQueues) publish(ctx context.Context, exchange, key string, p amqp.Publishing) (fate, error) {
@@ -345,7 +349,7 @@ func (o *OldQueues) publish(ctx context.Context, exchange, key string, p amqp.Pu
 	if err != nil {
 		return "", o.publishFault(err)
 	}
-	limit := time.NewTimer(confirmWait)
+	limit := time.NewTimer(oldWait)
 	defer limit.Stop()
 	select {
 	case <-confirm.Done():
