@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -113,9 +114,7 @@ func New(cfg Config, deps Deps) (*Fabric, error) {
 	if !envelope.ValidHost(cfg.Host) {
 		return nil, fault.New(fault.BadRequest, "host id %q is not of the form [a-z0-9][a-z0-9-]{0,62}; set `host`", cfg.Host)
 	}
-	if cfg.Heartbeat == 0 {
-		cfg.Heartbeat = DefaultHeartbeat
-	}
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, DefaultHeartbeat)
 	if len(cfg.Prefix) > maxPrefix || strings.HasPrefix(cfg.Prefix, "amq.") {
 		return nil, fault.New(fault.BadRequest, "broker.prefix must have at most %d bytes and not begin with amq.", maxPrefix)
 	}
@@ -224,9 +223,7 @@ func Check(cfg Config) error {
 // Visit connects to the broker as a gateway with cfg does, changes nothing, and
 // hangs up. It returns the broker's Brand. Errors never hold the password.
 func Visit(ctx context.Context, cfg Config) (string, error) {
-	if cfg.Heartbeat == 0 {
-		cfg.Heartbeat = DefaultHeartbeat
-	}
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, DefaultHeartbeat)
 	d, err := newDialer(cfg)
 	if err != nil {
 		return "", err

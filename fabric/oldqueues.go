@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -33,9 +34,7 @@ type OldQueues struct {
 // DialOldQueues connects to the broker as this gateway. BROKER_REFUSED: it does
 // not take the login. BROKER_DOWN: it cannot be reached.
 func DialOldQueues(ctx context.Context, cfg Config, key ed25519.PrivateKey) (*OldQueues, error) {
-	if cfg.Heartbeat == 0 {
-		cfg.Heartbeat = DefaultHeartbeat
-	}
+	cfg.Heartbeat = cmp.Or(cfg.Heartbeat, DefaultHeartbeat)
 	d, err := newDialer(cfg)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"sync"
 	"time"
 
@@ -46,9 +47,7 @@ func (p *pace) after(lavin bool) time.Duration {
 func (p *pace) shorten(held time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.learned == 0 {
-		p.learned = refreshAfter
-	}
+	p.learned = cmp.Or(p.learned, refreshAfter)
 	p.learned = min(p.learned, max(held/2, refreshLeast))
 }
 

@@ -15,6 +15,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -128,15 +129,9 @@ func New(cfg Config) *Inbox {
 	if cfg.Uptime == nil {
 		cfg.Uptime = clock.Uptime()
 	}
-	if cfg.LocalCap == 0 {
-		cfg.LocalCap = 100_000
-	}
-	if cfg.LocalWindow == 0 {
-		cfg.LocalWindow = 1024
-	}
-	if cfg.AgentGrace == 0 {
-		cfg.AgentGrace = time.Minute
-	}
+	cfg.LocalCap = cmp.Or(cfg.LocalCap, 100_000)
+	cfg.LocalWindow = cmp.Or(cfg.LocalWindow, 1024)
+	cfg.AgentGrace = cmp.Or(cfg.AgentGrace, time.Minute)
 	if cfg.Changed == nil {
 		cfg.Changed = func(store.Entity) {}
 	}

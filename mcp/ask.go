@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -50,9 +51,7 @@ const StateAnswered = "answered"
 
 func (r *AskResult) fit(over func() int) {
 	for excess := over(); excess > 0 && r.Answer != ""; excess = over() {
-		if r.Total == 0 {
-			r.Total = len(r.Answer)
-		}
+		r.Total = cmp.Or(r.Total, len(r.Answer))
 		r.Answer = cutText(r.Answer, bite(r.Answer, excess))
 		r.NextOffset = len(r.Answer)
 	}

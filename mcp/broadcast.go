@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -91,9 +92,7 @@ func (c *Conversation) Broadcast(ctx context.Context, a BroadcastArgs) (Broadcas
 	if err != nil {
 		return BroadcastResult{}, err
 	}
-	if a.Group == "" {
-		a.Group = "all"
-	}
+	a.Group = cmp.Or(a.Group, "all")
 	w := spreadWait{c: c, who: who, args: a, started: time.Now()}
 	defer w.close()
 	w.spread, err = c.Sender.Broadcast(ctx, outbox.Broadcast{
@@ -142,10 +141,7 @@ func (w *spreadWait) close() {
 // outcome waits until every recipient has it or never will, as long as the
 // caller wants; without wait_seconds until something is known of every one.
 func (w *spreadWait) outcome(ctx context.Context) (BroadcastResult, error) {
-	wait := w.args.waitFor()
-	if wait == 0 {
-		wait = unconfirmedAfter
-	}
+	wait := cmp.Or(w.args.waitFor(), unconfirmedAfter)
 	patience := time.NewTimer(wait - time.Since(w.started))
 	defer patience.Stop()
 	look := time.NewTicker(lookAgain)

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -110,9 +111,7 @@ func (c *Conversation) Poll(ctx context.Context, a PollArgs) (PollResult, error)
 		filter.From = target.GID
 	}
 	limit := inbox.Limit{Max: a.Max, Bytes: resultMail}
-	if limit.Max == 0 {
-		limit.Max = 20
-	}
+	limit.Max = cmp.Or(limit.Max, 20)
 	w, err := c.Mailbox.Wait(who.GID, filter, limit)
 	if err != nil {
 		return PollResult{}, err

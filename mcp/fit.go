@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -123,9 +124,7 @@ func (r *PollResult) fit(over func() int) {
 
 // cut shortens the content by n bytes or more and says where the rest begins.
 func (m *Message) cut(n int) {
-	if m.Total == 0 {
-		m.Total = len(m.Content)
-	}
+	m.Total = cmp.Or(m.Total, len(m.Content))
 	m.Content = cutText(m.Content, n)
 	m.NextOffset = len(m.Content)
 	if m.Content == "" {

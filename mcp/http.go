@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -91,27 +92,13 @@ func (s *Server) Bind() error {
 }
 
 func (s *Server) bind() error {
-	if s.BodyLimit == 0 {
-		s.BodyLimit = defaultBodyLimit
-	}
-	if s.StopGrace == 0 {
-		s.StopGrace = defaultStopGrace
-	}
-	if s.progress == 0 {
-		s.progress = progressEvery
-	}
-	if s.bodyWait == 0 {
-		s.bodyWait = bodyTimeout
-	}
-	if s.headerWait == 0 {
-		s.headerWait = headerTimeout
-	}
-	if s.answerWait == 0 {
-		s.answerWait = answerTimeout
-	}
-	if s.connsMost == 0 {
-		s.connsMost = connsMost
-	}
+	s.BodyLimit = cmp.Or(s.BodyLimit, defaultBodyLimit)
+	s.StopGrace = cmp.Or(s.StopGrace, defaultStopGrace)
+	s.progress = cmp.Or(s.progress, progressEvery)
+	s.bodyWait = cmp.Or(s.bodyWait, bodyTimeout)
+	s.headerWait = cmp.Or(s.headerWait, headerTimeout)
+	s.answerWait = cmp.Or(s.answerWait, answerTimeout)
+	s.connsMost = cmp.Or(s.connsMost, connsMost)
 	if s.Now == nil {
 		s.Now = time.Now
 	}

@@ -20,6 +20,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -142,15 +143,9 @@ type Outbox struct {
 
 // New makes an Outbox. Use and Load must follow before Run.
 func New(cfg Config) *Outbox {
-	if cfg.ContentBytes == 0 {
-		cfg.ContentBytes = 256 << 10
-	}
-	if cfg.MaxLife == 0 {
-		cfg.MaxLife = envelope.MaxLife
-	}
-	if cfg.Tick == 0 {
-		cfg.Tick = time.Second
-	}
+	cfg.ContentBytes = cmp.Or(cfg.ContentBytes, 256<<10)
+	cfg.MaxLife = cmp.Or(cfg.MaxLife, envelope.MaxLife)
+	cfg.Tick = cmp.Or(cfg.Tick, time.Second)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -58,9 +59,7 @@ func (o *Options) fill() error {
 	if o.Dir == "" || len(o.Steps) == 0 {
 		return fault.New(fault.Internal, "the store was opened without a directory or without schema steps; this is a defect of the program")
 	}
-	if o.File == "" {
-		o.File = DefaultFile
-	}
+	o.File = cmp.Or(o.File, DefaultFile)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

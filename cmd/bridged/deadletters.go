@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -36,10 +37,7 @@ func (d deadLetters) ListDeadLetters(ctx context.Context, a mcp.ListDeadLettersA
 	if err != nil {
 		return r, err
 	}
-	limit := a.Limit
-	if limit == 0 {
-		limit = lettersListed
-	}
+	limit := cmp.Or(a.Limit, lettersListed)
 	done, err := f.Find(ctx, filter("", a.Reason, a.Queue, a.OlderThanSeconds), func(l *fabric.DeadLetter) fabric.Fate {
 		r.Letters = append(r.Letters, d.letter(l))
 		if len(r.Letters) == limit {

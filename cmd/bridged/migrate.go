@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -311,9 +312,7 @@ func person(e mcp.RosterEntity) migrations.Person {
 
 // chooseMain finds the main that gets the mail, and guesses none.
 func chooseMain(s *migrations.Sources, cfg config.Config, to string, byName map[string]mcp.RosterEntity, mains []mcp.RosterEntity) error {
-	if to == "" {
-		to = cfg.MCP.DefaultMain
-	}
+	to = cmp.Or(to, cfg.MCP.DefaultMain)
 	switch e, ok := byName[to]; {
 	case to != "" && !ok:
 		s.NoMain = fmt.Sprintf("this host has no main %s to deliver to: make it with `bridged register %s --kind main`", to, to)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -62,10 +63,7 @@ func serve(ctx context.Context, version string, cfg config.Config, log hclog.Log
 	actor(g.janitor)
 	group.Add(writer.wait, func(error) { g.endsWell(); writer.stop() })
 
-	broker := cfg.Broker.URI.String()
-	if broker == "" {
-		broker = "none: this host alone"
-	}
+	broker := cmp.Or(cfg.Broker.URI.String(), "none: this host alone")
 	log.Info("serving", "host", g.cfg.Host, "boot", g.boot, "listen", g.server.Addr(), "socket", cfg.Socket, "broker", broker)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Warn("the service manager could not be told that we are ready", "error", err)

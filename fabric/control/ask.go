@@ -68,9 +68,7 @@ func (s *spawning) hear(o outcome) {
 // Spawn asks for an agent and waits for it as long as the caller does. Once per
 // key: a repeated call joins the first one, or gets its outcome.
 func (c *Control) Spawn(ctx context.Context, r Request) (Spawned, error) {
-	if r.Host == "" {
-		r.Host = c.cfg.Host
-	}
+	r.Host = cmp.Or(r.Host, c.cfg.Host)
 	if err := c.check(r); err != nil {
 		return Spawned{}, err
 	}
@@ -180,9 +178,7 @@ func finished(rec store.Spawn, o outcome) *spawning {
 // recorded returns what the key stands for, or a new record.
 func (c *Control) recorded(r Request) (rec store.Spawn, known bool, err error) {
 	id := c.cfg.NewID()
-	if r.Key == "" {
-		r.Key = id
-	}
+	r.Key = cmp.Or(r.Key, id)
 	now := c.cfg.Now()
 	rec = store.Spawn{
 		SpawnID: id, State: store.SpawnAsked, From: r.From, FromHost: c.cfg.Host, Host: r.Host, Profile: r.Profile,

@@ -12,6 +12,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -192,9 +193,7 @@ func (c *Control) auditAsked(verb string, env *envelope.Envelope, outcome string
 
 // New makes a Control; Run gives it life.
 func New(cfg Config) *Control {
-	if cfg.Repeat == 0 {
-		cfg.Repeat = 10 * time.Second
-	}
+	cfg.Repeat = cmp.Or(cfg.Repeat, 10*time.Second)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}

@@ -1,6 +1,7 @@
 package envelope
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/binary"
@@ -28,10 +29,7 @@ func (e *Envelope) Sign(key ed25519.PrivateKey) error {
 	if len(key) != ed25519.PrivateKeySize {
 		return fault.New(fault.Internal, "the gateway has no key to sign with; see its log")
 	}
-	version := e.V
-	if version == "" {
-		version = Version
-	}
+	version := cmp.Or(e.V, Version)
 	headers := e.write()
 	headers[headerV] = version
 	if err := check(headers); err != nil {

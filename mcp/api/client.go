@@ -4,6 +4,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -85,10 +86,7 @@ func (c *Client) Reply(ctx context.Context, a mcp.ReplyArgs) (mcp.ReplyResult, e
 
 // Ask implements mcp.Gateway. It is never repeated: a question is asked once.
 func (c *Client) Ask(ctx context.Context, a mcp.AskArgs) (mcp.AskResult, error) {
-	wait := a.TimeoutSeconds
-	if wait == 0 {
-		wait = mcp.MaxWaitSeconds
-	}
+	wait := cmp.Or(a.TimeoutSeconds, mcp.MaxWaitSeconds)
 	return call[mcp.AskResult](ctx, c, request{verb: "ask", wait: wait, args: func(int) any { return a }})
 }
 
@@ -109,10 +107,7 @@ func (c *Client) Broadcast(ctx context.Context, a mcp.BroadcastArgs) (mcp.Broadc
 
 // Spawn implements mcp.Gateway. It is repeated like Send.
 func (c *Client) Spawn(ctx context.Context, a mcp.SpawnArgs) (mcp.SpawnResult, error) {
-	wait := a.TimeoutSeconds
-	if wait == 0 {
-		wait = 90
-	}
+	wait := cmp.Or(a.TimeoutSeconds, 90)
 	return call[mcp.SpawnResult](ctx, c, request{
 		verb: "spawn", wait: wait, repeatable: a.IdempotencyKey != "",
 		args: func(left int) any { a.TimeoutSeconds = max(left, 1); return a },

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -128,10 +129,7 @@ func (s *Script) words(ctx context.Context, log *EventLog, text, id, content str
 
 // answer sends the replies.
 func (s *Script) answer(ctx context.Context, log *EventLog, id, words string) string {
-	count := s.Replies
-	if count == 0 {
-		count = 1
-	}
+	count := cmp.Or(s.Replies, 1)
 	for i := range count {
 		content := words
 		if i > 0 {

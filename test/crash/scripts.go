@@ -66,9 +66,7 @@ func (w *world) target(k kase) *worker {
 func (w *world) send(ctx context.Context, k kase, i int, delay time.Duration, one wish) {
 	w.tokens++
 	token := fmt.Sprintf("tok%04dx%05d", k.n, w.tokens)
-	if one.life == 0 {
-		one.life = ordinaryLife
-	}
+	one.life = cmp.Or(one.life, ordinaryLife)
 	one.retries = one.retries || w.ask
 	w.sends.Go(func() {
 		pause(ctx, delay)

@@ -1,6 +1,7 @@
 package herdrsim
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -170,9 +171,7 @@ func (c *core) focused() *pane {
 func (c *core) newWorkspace(label string) *workspace {
 	c.lastWorkspace++
 	w := &workspace{num: c.lastWorkspace, id: workspaceID(c.lastWorkspace), label: label, tokens: map[string]string{}}
-	if w.label == "" {
-		w.label = w.id
-	}
+	w.label = cmp.Or(w.label, w.id)
 	c.workspaces = append(c.workspaces, w)
 	if c.active == nil {
 		c.active = w

@@ -1,6 +1,7 @@
 package herdrsim
 
 import (
+	"cmp"
 	"os"
 	"time"
 
@@ -72,9 +73,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Version == "" {
-		o.Version = Base
-	}
+	o.Version = cmp.Or(o.Version, Base)
 	if o.Env == nil {
 		o.Env = os.Environ()
 	}
@@ -115,9 +114,7 @@ func (t Timing) withDefaults() Timing {
 		{&t.StartSettle, 3 * time.Second},
 		{&t.CloseStep, 250 * time.Millisecond},
 	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
+		*d.field = cmp.Or(*d.field, d.value)
 	}
 	return t
 }
