@@ -1,6 +1,10 @@
 package envelope
 
-import "fleetd/fault"
+import (
+	"cmp"
+
+	"fleetd/fault"
+)
 
 // The default limits of one message in bytes.
 const (
@@ -36,10 +40,10 @@ func Decode(headers map[string]any, body []byte, limits Limits) (*Envelope, erro
 }
 
 func decode(table map[string]any, body []byte, limits Limits) (*Envelope, *Refusal) {
-	if limit := orDefault(limits.BodyBytes, DefaultBodyBytes); len(body) > limit {
+	if limit := cmp.Or(limits.BodyBytes, DefaultBodyBytes); len(body) > limit {
 		return nil, refuse(BodyTooLarge, fault.TooLarge, "the body has %d bytes; at most %d are allowed", len(body), limit)
 	}
-	headers, refusal := collect(table, orDefault(limits.HeaderBytes, DefaultHeaderBytes))
+	headers, refusal := collect(table, cmp.Or(limits.HeaderBytes, DefaultHeaderBytes))
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -68,11 +72,4 @@ func collect(table map[string]any, limit int) (map[string]string, *Refusal) {
 		}
 	}
 	return headers, nil
-}
-
-func orDefault(n, def int) int {
-	if n == 0 {
-		return def
-	}
-	return n
 }

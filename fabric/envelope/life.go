@@ -13,9 +13,9 @@ const Skew = 30 * time.Second
 const (
 	MaxLife     = 7 * 24 * time.Hour // of any message
 	BriefLife   = 15 * time.Minute   // SEND and BROADCAST, unless asked otherwise
-	AskLife     = 2 * time.Minute    // ASK, unless asked otherwise (design §11)
+	askLife     = 2 * time.Minute    // ASK, unless asked otherwise (design §11)
 	SignalLife  = 10 * time.Minute   // signals that don't follow an ask
-	ControlLife = 90 * time.Second   // SPAWN, STOP, TRACE, unless asked otherwise (design §11)
+	controlLife = 90 * time.Second   // SPAWN, STOP, TRACE, unless asked otherwise (design §11)
 
 	// PresenceLife only keeps stale presence from piling up on a broker: a
 	// receiver orders presence by boot and sequence, not by time (design §8).
@@ -40,9 +40,9 @@ func lifeOf(kind Kind) (life time.Duration, fixed bool) {
 	case Reply, Failed, Abandoned:
 		return MaxLife, true
 	case Ask, Answer: // an answer lives for the rest of its ask
-		return AskLife, false
+		return askLife, false
 	case Spawn, Stop, Trace:
-		return ControlLife, false
+		return controlLife, false
 	case Presence:
 		return PresenceLife, true
 	}

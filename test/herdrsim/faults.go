@@ -4,13 +4,11 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"time"
 )
 
 // serverFaults are the faults of the transport; they stay over restarts.
 type serverFaults struct {
 	mu          sync.Mutex
-	slow        time.Duration
 	unavailable bool
 	drop        map[string]int // method → answers still to swallow
 	crash       map[string]bool
@@ -27,7 +25,7 @@ func (f *serverFaults) isUnavailable() bool {
 func (c *core) beforeAnswer(req *request) bool {
 	f := c.srv.faults
 	f.mu.Lock()
-	slow, crash, drop := f.slow, f.crash[req.name], f.drop[req.name] > 0
+	crash, drop := f.crash[req.name], f.drop[req.name] > 0
 	if crash {
 		delete(f.crash, req.name)
 	}
@@ -41,9 +39,6 @@ func (c *core) beforeAnswer(req *request) bool {
 		<-c.quit
 		return false
 	}
-	if slow > 0 && !c.pause(slow) {
-		return false
-	}
 	return !drop
 }
 
@@ -52,14 +47,6 @@ func (s *Server) crashIf(c *core) {
 	if s.running() == c {
 		s.Crash()
 	}
-}
-
-// SlowAnswers delays every answer, ping's too, by d after its execution; 0
-// ends it.
-func (s *Server) SlowAnswers(d time.Duration) {
-	s.faults.mu.Lock()
-	defer s.faults.mu.Unlock()
-	s.faults.slow = d
 }
 
 // AnswerUnavailable makes everything but ping answer server_unavailable, with
