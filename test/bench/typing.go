@@ -84,6 +84,19 @@ func (a *agents) idle(ctx context.Context, p herdr.Pane) error {
 	})
 }
 
+// calls is how often herdr was asked, but for the lists and pings that the
+// monitor asks for all the time.
+func (a *agents) calls() (n int) {
+	for method, times := range a.sim.Asked() {
+		switch method {
+		case "agent.list", "pane.list", "ping":
+		default:
+			n += times
+		}
+	}
+	return n
+}
+
 // frame makes the text that the gateway would paste.
 func frame(id, content string) string {
 	text, _ := herdr.Frame(herdr.Message{
@@ -97,7 +110,9 @@ const pasted = "[Pasted text #"
 
 // typeBare makes the calls that the paste procedure needs (herdr socket
 // reference §10), one after the other, and nothing else: who is there, is it
-// idle, does the screen agree, twice; paste, look, who is there, Enter, verify.
+// still in the same state (an agent.get does not say since when it is, so step 5
+// takes two), does the screen agree, twice; paste, look, who is there, Enter,
+// verify.
 func (a *agents) typeBare(ctx context.Context, p herdr.Pane, id, text string) error {
 	c := a.client
 	who, err := c.AgentGet(ctx, p.ID)
@@ -106,6 +121,14 @@ func (a *agents) typeBare(ctx context.Context, p herdr.Pane, id, text string) er
 	}
 	if who.TerminalID != p.Terminal || who.Agent != p.Kind {
 		return errors.New("another agent is in the pane")
+	}
+	for stable := false; !stable; {
+		again, err := c.AgentGet(ctx, p.ID)
+		if err != nil {
+			return err
+		}
+		stable = again.StateChangeSeq == who.StateChangeSeq && again.AgentStatus == who.AgentStatus
+		who = again
 	}
 	if _, err := c.AgentExplain(ctx, p.ID); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -28,12 +29,13 @@ type Server struct {
 	mu    sync.Mutex
 	core  *core    // nil while no server runs
 	saved *session // what session.json would hold
+	asked map[string]int
 }
 
 // Start starts a server and serves until Close or until ctx ends. It fails
 // when a live server answers on the socket (reference §1.2).
 func Start(ctx context.Context, opts Options) (*Server, error) {
-	s := &Server{opts: opts.withDefaults(), faults: &serverFaults{}, epoch: time.Now().UnixNano() & 0xffffff}
+	s := &Server{opts: opts.withDefaults(), faults: &serverFaults{}, epoch: time.Now().UnixNano() & 0xffffff, asked: map[string]int{}}
 	if s.opts.SocketPath == "" {
 		if s.opts.Dir == "" {
 			dir, err := os.MkdirTemp("", "herdrsim")
@@ -50,6 +52,19 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	}
 	context.AfterFunc(ctx, func() { _ = s.Close() })
 	return s, nil
+}
+
+// Asked returns how often each method was asked for since Start.
+func (s *Server) Asked() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.asked)
+}
+
+func (s *Server) noteAsked(method string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked[method]++
 }
 
 // SocketPath is the path of the JSON socket.

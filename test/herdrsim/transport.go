@@ -57,6 +57,7 @@ func (c *core) serve(conn net.Conn) {
 		write(conn, answer("", nil, refuse("invalid_request", "invalid request: %v", err)))
 		return
 	}
+	c.srv.noteAsked(req.name)
 	if req.method.held != nil {
 		c.serveHeld(conn, rest, req)
 		return
