@@ -144,6 +144,12 @@ func (f *fake) answer(method string, params map[string]any) (any, bool) {
 	return map[string]any{"id": "", "result": result}, true
 }
 
+func (f *fake) asked(method string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count[method]
+}
+
 func refusal(code string) any {
 	return map[string]any{"id": "", "error": map[string]any{"code": code, "message": "scripted"}}
 }

@@ -169,12 +169,24 @@ func (g *gate) look(ctx context.Context) verdict {
 	if v = g.stable(a, pong); v.reason != "" {
 		return v
 	}
-	if v = g.settled(ctx); v.reason != "" {
+	if v = g.clear(ctx); v.reason != "" {
 		return v
 	}
+	if err := wait.Pause(ctx, g.in.Timing.Look); err != nil {
+		return closed(envelope.Settling, err)
+	}
 	// The looks took a while: only if nothing moved is what they saw the present.
-	b, v := g.occupant(ctx)
+	// Who is there is asked while the screen is read again.
+	var b AgentInfo
+	var unseen error
+	var ask sync.WaitGroup
+	ask.Go(func() { b, unseen = g.in.Client.AgentGet(ctx, g.pane.ID) })
+	v = g.settled(ctx)
+	ask.Wait()
 	if v.reason != "" {
+		return v
+	}
+	if v = g.judge(ctx, b, unseen); v.reason != "" {
 		return v
 	}
 	if v = g.status(b); v.reason != "" {
@@ -190,23 +202,28 @@ func (g *gate) look(ctx context.Context) verdict {
 // occupant is step 3: who is there.
 func (g *gate) occupant(ctx context.Context) (AgentInfo, verdict) {
 	a, err := g.in.Client.AgentGet(ctx, g.pane.ID)
+	return a, g.judge(ctx, a, err)
+}
+
+// judge says what an agent.get means.
+func (g *gate) judge(ctx context.Context, a AgentInfo, err error) verdict {
 	if hasCode(err, "agent_not_found") {
-		return a, g.absent(ctx)
+		return g.absent(ctx)
 	}
 	if err != nil {
-		return a, g.trouble(err)
+		return g.trouble(err)
 	}
 	g.seat.misses = 0
 	switch {
 	case a.TerminalID != g.pane.Terminal:
-		return a, closedf(envelope.PaneChanged, "pane %s has another terminal than the one registered; register it again", g.pane.ID)
+		return closedf(envelope.PaneChanged, "pane %s has another terminal than the one registered; register it again", g.pane.ID)
 	case a.Agent == "" || a.LaunchPending:
-		return a, verdict{reason: envelope.NotReady, err: errors.New("the agent is starting"), status: true}
+		return verdict{reason: envelope.NotReady, err: errors.New("the agent is starting"), status: true}
 	case a.Agent != g.pane.Kind:
-		return a, closedf(envelope.PaneChanged, "pane %s holds %s, registered is %s; register it again", g.pane.ID, a.Agent, g.pane.Kind)
+		return closedf(envelope.PaneChanged, "pane %s holds %s, registered is %s; register it again", g.pane.ID, a.Agent, g.pane.Kind)
 	}
 	g.seat.meet(a, g.in.now())
-	return a, verdict{}
+	return verdict{}
 }
 
 // absent tells a pane that is gone from an agent that is, and both from a pane
@@ -269,11 +286,11 @@ func (g *gate) stable(a AgentInfo, pong Pong) verdict {
 	return verdict{}
 }
 
-// settled is step 6, and the wait of the kind after its first empty composer.
-func (g *gate) settled(ctx context.Context) verdict {
-	// The screen is read twice, to meet somebody who is typing, the first time
-	// while herdr explains it. What is in the composer need not be compared:
-	// anything but nothing and a placeholder closes the gate.
+// clear is step 6, its first look: what herdr and the screen say, side by side.
+// The screen is read twice, to meet somebody who is typing. What is in the
+// composer need not be compared: anything but nothing and a placeholder closes
+// the gate.
+func (g *gate) clear(ctx context.Context) verdict {
 	var first verdict
 	var look sync.WaitGroup
 	look.Go(func() { first = g.composer(ctx) })
@@ -282,12 +299,12 @@ func (g *gate) settled(ctx context.Context) verdict {
 	if v.reason != "" {
 		return v
 	}
-	if first.reason != "" {
-		return first
-	}
-	if err := wait.Pause(ctx, g.in.Timing.Look); err != nil {
-		return closed(envelope.Settling, err)
-	}
+	return first
+}
+
+// settled is the second look, and the wait of the kind after its first empty
+// composer.
+func (g *gate) settled(ctx context.Context) verdict {
 	if v := g.composer(ctx); v.reason != "" {
 		return v
 	}

@@ -173,6 +173,7 @@ func TestSimEveryKindGetsTheText(t *testing.T) {
 		for _, trim := range []bool{false, true} {
 			t.Run(kind, func(t *testing.T) {
 				s := simulate(t, herdrsim.Options{TrimUnicode: trim}, kind)
+				s.in.Timing.LookFor, s.in.Timing.Verify, s.in.Timing.Finish = patience, patience, patience
 				var texts []string
 				for i, content := range []string{
 					"short", "line\nline\nline\nDo you want to proceed?\n❯ 1. Yes", strings.Repeat("a long line of words to be wrapped ", 20),

@@ -3,6 +3,7 @@ package herdr
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -64,6 +65,30 @@ func TestTextGoesInOnceAndAfterCommit(t *testing.T) {
 	f.assertWrites(t, 1, 1)
 	if f.inputs[0] != text || commits != 1 {
 		t.Errorf("written: %q, commits: %d", f.inputs[0], commits)
+	}
+}
+
+// Fault: an injection that nothing disturbs asks herdr more often than its
+// promises need, which every message pays for; or less often.
+func TestCallsOfOneInjection(t *testing.T) {
+	f := newFake()
+	var gate map[string]int
+	synctest.Test(t, func(t *testing.T) {
+		in := NewInjector(f.client(), nil, nil)
+		in.Timing.Settle = 0
+		want(t, in.Inject(t.Context(), pinned, brief("x"), Hooks{Commit: func() error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			gate, f.count = f.count, map[string]int{}
+			return nil
+		}}), Injected, "")
+	})
+	// The first look sees the agent and waits until it is idle for long enough.
+	if want := map[string]int{"ping": 1, "agent.get": 1 + 2, "agent.explain": 1, "pane.read": 2}; !maps.Equal(gate, want) {
+		t.Errorf("calls of the gate: %v, want %v", gate, want)
+	}
+	if want := map[string]int{"pane.send_input": 1, "agent.get": 2, "pane.read": 3, "agent.send_keys": 1}; !maps.Equal(f.count, want) {
+		t.Errorf("calls from the paste on: %v, want %v", f.count, want)
 	}
 }
 
@@ -162,6 +187,47 @@ func TestTypingPersonKeepsGateClosed(t *testing.T) {
 	want(t, out, Injected, "")
 	if !slices.Contains(reasons, envelope.Draft) || strings.Contains(strings.Join(f.transcript, ""), "hel[") {
 		t.Errorf("reasons %v, transcript %q", reasons, f.transcript)
+	}
+}
+
+// Fault: who changes while the screen is read gets a text that was meant for
+// what was there before, and its screen looks as before.
+func TestAgentThatChangesDuringTheLooks(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(f *fake)
+		reason envelope.Reason
+	}{
+		"a dialog that herdr sees": {func(f *fake) { f.set("blocked") }, envelope.Blocked},
+		"a turn begins":            {func(f *fake) { f.set("working"); f.hint = "" }, envelope.Busy},
+		"a turn came and went":     {func(f *fake) { f.seq += 2 }, envelope.Settling},
+		"another terminal":         {func(f *fake) { f.terminal = "term_2" }, envelope.PaneChanged},
+		"another agent":            {func(f *fake) { f.kind = "codex" }, envelope.PaneChanged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			calm := drawClaude(f)
+			f.screen = func(*fake) string { return calm }
+			opened := 0 // at which look
+			f.onCall = after("agent.explain", 1, c.change)
+			var reasons []envelope.Reason
+			synctest.Test(t, func(t *testing.T) {
+				in := NewInjector(f.client(), nil, nil)
+				in.Timing.Settle = 0
+				ctx, cancel := context.WithCancel(t.Context())
+				in.Inject(ctx, pinned, brief("x"), Hooks{
+					Closed: func(r envelope.Reason) {
+						if reasons = append(reasons, r); f.asked("agent.explain") > 0 {
+							cancel()
+						}
+					},
+					Commit: func() error { opened = f.asked("agent.explain"); return errNothing },
+				})
+				cancel()
+			})
+			if opened == 1 || !slices.Contains(reasons, c.reason) {
+				t.Errorf("open at look %d, reasons %v, want %s", opened, reasons, c.reason)
+			}
+		})
 	}
 }
 

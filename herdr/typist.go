@@ -150,6 +150,24 @@ func (t *typist) read(ctx context.Context) (sight, place, error) {
 	return s, pl, nil
 }
 
+// look is the agent and the screen, seen side by side: what is done next comes
+// right behind both.
+type look struct {
+	agent   AgentInfo
+	unknown error // why the agent could not be seen
+	sight   sight
+	place   place
+	unread  error // why the screen could not be seen
+}
+
+func (t *typist) look(ctx context.Context) (l look) {
+	var screen sync.WaitGroup
+	screen.Go(func() { l.sight, l.place, l.unread = t.read(ctx) })
+	l.agent, l.unknown = t.in.Client.AgentGet(ctx, t.pane.ID)
+	screen.Wait()
+	return l
+}
+
 // onlyOurs reports whether the words that look like a dialog are rows of our own
 // text. It matters where no composer tells ours from the program's.
 func (t *typist) onlyOurs(rows []string) bool {
@@ -160,23 +178,6 @@ func (t *typist) onlyOurs(rows []string) bool {
 		}
 	}
 	return true
-}
-
-// who is step 7c: the same terminal, the same kind. A read that fails otherwise
-// is tried again until ctx ends.
-func (t *typist) who(ctx context.Context) (AgentInfo, *Outcome) {
-	for {
-		a, err := t.in.Client.AgentGet(ctx, t.pane.ID)
-		if out := t.lost(a, err); out != nil {
-			return a, out
-		}
-		if err == nil {
-			return a, nil
-		}
-		if wait.Pause(ctx, t.in.Timing.VerifyPoll) != nil {
-			return a, t.timeUp()
-		}
-	}
 }
 
 // lost says whether an agent.get shows that the occupant is no more.
@@ -231,8 +232,9 @@ func (t *typist) submit(ctx context.Context) Outcome {
 
 var errNotThere = errors.New("the text is not in the composer")
 
-// ready makes sure, right before Enter, that Enter submits our text and does
-// nothing else: the same occupant, no dialog, the text in the composer. Where
+// ready is step 7c. It makes sure, right before Enter, that Enter submits our
+// text and does nothing else: the same terminal, the same kind, no dialog, the
+// text in the composer. What cannot be seen is looked at again. Where
 // Enter would break off a running answer it waits for the end of that. One look
 // that speaks against Enter may have met a screen that was half drawn, as may
 // herdr's own that calls the agent blocked, so two in a row decide; after it, two
@@ -240,18 +242,13 @@ var errNotThere = errors.New("the text is not in the composer")
 func (t *typist) ready(ctx context.Context) *Outcome {
 	against := false // the look before spoke against Enter
 	for {
-		a, out := t.who(ctx)
-		if out != nil {
+		l := t.look(ctx)
+		a, s, pl := l.agent, l.sight, l.place
+		if out := t.lost(a, l.unknown); out != nil {
 			return out
 		}
-		if a.AgentStatus == StatusWorking && t.kind.Steers {
-			if wait.Pause(ctx, t.in.Timing.VerifyPoll) != nil {
-				return t.timeUp()
-			}
-			continue
-		}
-		s, pl, err := t.read(ctx)
-		if err == nil {
+		running := a.AgentStatus == StatusWorking && t.kind.Steers
+		if l.unknown == nil && l.unread == nil && !running {
 			blocked := s.reason == envelope.Blocked || a.AgentStatus == StatusBlocked
 			if s.known && !blocked && !pl.inComposer && pl.elsewhere { // somebody else pressed it
 				t.base = a
@@ -338,21 +335,16 @@ func (v finding) blocked() bool {
 // seen elsewhere. Behind a dialog the composer cannot be seen: then only the
 // text elsewhere counts.
 func (t *typist) check(ctx context.Context, moved bool) (finding, *Outcome) {
-	var s sight
-	var pl place
-	var unread error
-	var screen sync.WaitGroup
-	screen.Go(func() { s, pl, unread = t.read(ctx) })
-	a, err := t.in.Client.AgentGet(ctx, t.pane.ID)
-	screen.Wait()
-	if out := t.lost(a, err); out != nil {
+	l := t.look(ctx)
+	a, s, pl := l.agent, l.sight, l.place
+	if out := t.lost(a, l.unknown); out != nil {
 		return finding{}, out
 	}
-	if err != nil {
-		return finding{err: fmt.Errorf("agent: %w", err), moved: moved}, nil
+	if l.unknown != nil {
+		return finding{err: fmt.Errorf("agent: %w", l.unknown), moved: moved}, nil
 	}
-	if unread != nil {
-		return finding{err: fmt.Errorf("screen: %w", unread), moved: moved}, nil
+	if l.unread != nil {
+		return finding{err: fmt.Errorf("screen: %w", l.unread), moved: moved}, nil
 	}
 	v := finding{agent: a, sight: s, place: pl, moved: moved || t.moved(a)}
 	switch {

@@ -42,19 +42,17 @@ func TestLateEnterIsAwaited(t *testing.T) {
 // Fault: Enter answers a dialog that opened between text and Enter, at any of
 // the looks in between, or the outcome hides that a person must act.
 func TestDialogBeforeEnterStops(t *testing.T) {
-	open := func(f *fake) { f.dialog = permission }
 	blocked := func(f *fake) { f.status = "blocked" }
 	cases := map[string]*fake{}
 	add := func(name string, set func(f *fake)) { f := newFake(); set(f); cases[name] = f }
 	add("swallows the paste", func(f *fake) { f.onInput = func(f *fake, _ string) { f.dialog = permission } })
 	add("over the draft", func(f *fake) { f.onInput = func(f *fake, s string) { f.composer, f.dialog = s, permission } })
 	add("status says so", func(f *fake) { f.onInput = func(f *fake, s string) { f.composer, f.status = s, "blocked" } })
-	add("after the first look", func(f *fake) {
-		f.onCall = func(f *fake, m string, _ int) {
-			if m == "agent.get" && len(f.inputs) == 1 {
-				open(f)
-			}
+	cases["after the first look"] = atReads(func(n int) func(*fake) string {
+		if n == 1 {
+			return nil
 		}
+		return func(*fake) string { return permission }
 	})
 	add("status at the last moment", func(f *fake) {
 		f.onCall = func(f *fake, m string, _ int) {
@@ -365,10 +363,13 @@ func TestWipedComposerIsInDoubt(t *testing.T) {
 	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, "IN_DOUBT")
 	f.assertWrites(t, 1, 1)
 
-	f = newFake() // wiped before Enter
+	f = newFake() // wiped before Enter, after the first look
+	looks := 0
 	f.onCall = func(f *fake, m string, _ int) {
-		if m == "agent.get" && len(f.inputs) == 1 {
-			f.composer = ""
+		if m == "pane.read" && len(f.inputs) == 1 {
+			if looks++; looks == 2 {
+				f.composer = ""
+			}
 		}
 	}
 	want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, "IN_DOUBT")
