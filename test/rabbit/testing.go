@@ -66,7 +66,7 @@ func (s *Suite) Run() int {
 // leftovers names the queues and exchanges that tests did not remove: on
 // somebody else's broker they would stay for ever.
 func leftovers(n *Node) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute) // two commands, on a busy machine
 	defer cancel()
 	var left []string
 	for _, what := range []string{"list_queues", "list_exchanges"} {
