@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fleetd/fault"
+	"fleetd/wait"
 )
 
 // over reports whether a queue in which the last survey saw nothing is empty. One
@@ -29,8 +30,11 @@ func (r *run) over(ctx context.Context) (bool, error) {
 
 // inHands says why the queue, which is empty, is not deleted: somebody who is no
 // consumer took mail from it, which would go with it. "": nobody did. What this
-// run took may be counted for a while.
+// run took may be counted for a while, and what another took just now is not yet.
 func (r *run) inHands(ctx context.Context) (problem string, err error) {
+	if err := wait.Pause(ctx, r.Counted); err != nil {
+		return "", interrupted(err)
+	}
 	for until := time.Now().Add(r.Counted); ; {
 		held, known, err := r.Held(ctx, r.row.Queue)
 		switch late := time.Now().After(until); {

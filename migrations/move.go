@@ -31,8 +31,9 @@ type Mover struct {
 	// held: the broker lets the lock go and puts mail back side by side.
 	Return time.Duration
 	// Held asks, where there is somebody to ask, how many messages of a queue are
-	// in somebody's hands, as Management's does. A queue of which that is not 0
-	// within Counted, in which the broker counts anew, is not deleted.
+	// in somebody's hands, as Management's does. A queue is only deleted if that is
+	// 0 at a time between one and two Counted after it was empty; in one Counted the
+	// broker counts anew.
 	Held    func(ctx context.Context, queue string) (held int, known bool, err error)
 	Counted time.Duration
 

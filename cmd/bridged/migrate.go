@@ -169,7 +169,7 @@ func (a *app) migrate(cmd *cobra.Command, f migrateFlags) error {
 
 // countedAnew is the time in which RabbitMQ tells anew what is in whose hands: it
 // counts every 5 s, and is asked for the last count.
-const countedAnew = 15 * time.Second
+const countedAnew = 7 * time.Second
 
 // infoFault says what it means that the daemon does not know the question.
 func infoFault(err error) error {
