@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -62,7 +63,8 @@ type fake struct {
 	onEnter func(f *fake)
 	onCall  func(f *fake, method string, n int) // n counts the calls of method from 1
 	// fail scripts a method's next answers: "" as ever, "eof" executed and then
-	// silent, "lost" not executed and silent, "hang" never answered, else a code.
+	// silent, "lost" not executed and silent, "hang" never answered, "slow" as
+	// ever but 2 s later, else a code.
 	fail map[string][]string
 
 	inputs []string // every text written to the pane
@@ -110,6 +112,10 @@ func (f *fake) serve(conn net.Conn) {
 		_, _ = conn.Read(make([]byte, 1))
 		return
 	}
+	if late, ok := answer.(slow); ok {
+		time.Sleep(2 * time.Second) // of the test's bubble
+		answer = late.answer
+	}
 	b, _ := json.Marshal(answer)
 	_, _ = conn.Write(append(b, '\n'))
 }
@@ -130,7 +136,7 @@ func (f *fake) answer(method string, params map[string]any) (any, bool) {
 		return nil, false
 	case "hang":
 		return nil, true
-	case "", "eof":
+	case "", "eof", "slow":
 	default:
 		return refusal(mode), true
 	}
@@ -141,7 +147,21 @@ func (f *fake) answer(method string, params map[string]any) (any, bool) {
 	if err != nil {
 		return refusal(err.Error()), true
 	}
-	return map[string]any{"id": "", "result": result}, true
+	var answer any = map[string]any{"id": "", "result": result}
+	if mode == "slow" {
+		answer = slow{answer}
+	}
+	return answer, true
+}
+
+// slow is an answer that comes later.
+type slow struct{ answer any }
+
+// meanwhile has change happen while the answer to the next call of method is on
+// its way.
+func (f *fake) meanwhile(method string, change func(f *fake)) {
+	f.fail[method] = []string{"slow"}
+	time.AfterFunc(time.Second, func() { f.mu.Lock(); defer f.mu.Unlock(); change(f) })
 }
 
 func (f *fake) asked(method string) int {

@@ -177,6 +177,7 @@ func (g *gate) look(ctx context.Context) verdict {
 	}
 	// The looks took a while: only if nothing moved is what they saw the present.
 	// Who is there is asked while the screen is read again.
+	start := g.in.now()
 	var b AgentInfo
 	var unseen error
 	var ask sync.WaitGroup
@@ -185,6 +186,9 @@ func (g *gate) look(ctx context.Context) verdict {
 	ask.Wait()
 	if v.reason != "" {
 		return v
+	}
+	if g.in.late(start) {
+		b, unseen = g.in.Client.AgentGet(ctx, g.pane.ID)
 	}
 	if v = g.judge(ctx, b, unseen); v.reason != "" {
 		return v

@@ -179,7 +179,7 @@ func (g *gate) commit(ctx context.Context) (Outcome, bool) {
 	if g.expired() {
 		return g.expiry(), false
 	}
-	if g.in.now().Sub(start) <= g.in.Timing.Look {
+	if !g.in.late(start) {
 		return Outcome{}, true
 	}
 	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.in.Timing.Finish)
@@ -189,6 +189,9 @@ func (g *gate) commit(ctx context.Context) (Outcome, bool) {
 	}
 	return Outcome{}, true
 }
+
+// late reports whether what was seen since start is too old to act on.
+func (in *Injector) late(start time.Time) bool { return in.now().Sub(start) > in.Timing.Look }
 
 // view returns the monitor's view and the channel that tells of the next one,
 // nil if no monitor runs.

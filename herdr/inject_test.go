@@ -196,12 +196,14 @@ func TestAgentThatChangesDuringTheLooks(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(f *fake)
 		reason envelope.Reason
+		slowly bool // while the answer to the second look at the screen is on its way
 	}{
-		"a dialog that herdr sees": {func(f *fake) { f.set("blocked") }, envelope.Blocked},
-		"a turn begins":            {func(f *fake) { f.set("working"); f.hint = "" }, envelope.Busy},
-		"a turn came and went":     {func(f *fake) { f.seq += 2 }, envelope.Settling},
-		"another terminal":         {func(f *fake) { f.terminal = "term_2" }, envelope.PaneChanged},
-		"another agent":            {func(f *fake) { f.kind = "codex" }, envelope.PaneChanged},
+		"a dialog that herdr sees": {func(f *fake) { f.set("blocked") }, envelope.Blocked, false},
+		"a turn begins":            {func(f *fake) { f.set("working"); f.hint = "" }, envelope.Busy, false},
+		"a turn came and went":     {func(f *fake) { f.seq += 2 }, envelope.Settling, false},
+		"another terminal":         {func(f *fake) { f.terminal = "term_2" }, envelope.PaneChanged, false},
+		"another agent":            {func(f *fake) { f.kind = "codex" }, envelope.PaneChanged, false},
+		"while the screen is slow": {func(f *fake) { f.set("working") }, envelope.Busy, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake()
@@ -209,6 +211,9 @@ func TestAgentThatChangesDuringTheLooks(t *testing.T) {
 			f.screen = func(*fake) string { return calm }
 			opened := 0 // at which look
 			f.onCall = after("agent.explain", 1, c.change)
+			if c.slowly {
+				f.onCall = after("pane.read", 2, func(f *fake) { f.meanwhile("pane.read", c.change) })
+			}
 			var reasons []envelope.Reason
 			synctest.Test(t, func(t *testing.T) {
 				in := NewInjector(f.client(), nil, nil)

@@ -161,10 +161,14 @@ type look struct {
 }
 
 func (t *typist) look(ctx context.Context) (l look) {
+	start := t.in.now()
 	var screen sync.WaitGroup
 	screen.Go(func() { l.sight, l.place, l.unread = t.read(ctx) })
 	l.agent, l.unknown = t.in.Client.AgentGet(ctx, t.pane.ID)
 	screen.Wait()
+	if t.in.late(start) { // a dialog may have opened since the screen was drawn
+		l.sight, l.place, l.unread = t.read(ctx)
+	}
 	return l
 }
 

@@ -61,6 +61,12 @@ func TestDialogBeforeEnterStops(t *testing.T) {
 			}
 		}
 	})
+	add("while herdr is slow to say who is there", func(f *fake) {
+		f.onInput = func(f *fake, s string) {
+			f.composer = s
+			f.meanwhile("agent.get", func(f *fake) { f.dialog = permission })
+		}
+	})
 	for name, f := range cases {
 		t.Run(name, func(t *testing.T) {
 			want(t, inject(t, f, pinned, brief("x"), Hooks{}), InDoubt, envelope.Blocked)
