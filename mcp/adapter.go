@@ -74,7 +74,7 @@ func (a *adapter) call(ctx context.Context, v verb, req mcpgo.CallToolRequest) (
 // run calls the verb; ctx carries a receipt. A panic becomes INTERNAL and never
 // reaches a client; what it or a cancelled call handed over counts as lost.
 func run(ctx context.Context, log hclog.Logger, v verb, c call) (result any, f *fault.Error) {
-	leave, f := seated(ctx, log)
+	ctx, leave, f := seated(ctx, log)
 	if f != nil {
 		return nil, f
 	}

@@ -30,6 +30,7 @@ func TestTwoPanesAreNotOneIdentity(t *testing.T) {
 		"two in turn":             {bob, "a b a !b a !b"},
 		"the first has gone":      {bob, "a b a !b . . b b"},
 		"a third beside them":     {bob, "+a !b !c"},
+		"three in turn":           {bob, "a b a c !b a !c !b a"},
 		"earlier than the caller": {bob, "a +b a !b -b !b"},
 		"each leaves its own":     {bob, "a +b +a -b !c -a c"},
 		"a main":                  {ann, "+a b a b"},
@@ -37,7 +38,7 @@ func TestTwoPanesAreNotOneIdentity(t *testing.T) {
 	} {
 		now := time.Unix(0, 0)
 		s := &seats{now: func() time.Time { return now }, of: map[string]*seat{}}
-		open := map[string]func(){}
+		open, waits := map[string]func(){}, map[string]context.Context{}
 		for _, word := range strings.Fields(c.calls) {
 			session := strings.TrimLeft(word, "+-!")
 			switch word[0] {
@@ -46,18 +47,28 @@ func TestTwoPanesAreNotOneIdentity(t *testing.T) {
 				continue
 			case '-':
 				open[session]()
+				delete(waits, session)
 				continue
 			}
-			leave, f := s.take(c.who, session)
+			ctx, leave, f := s.take(t.Context(), c.who, session)
 			if refused := f != nil; refused != (word[0] == '!') || refused && f.Code != fault.Conflict {
 				t.Errorf("%s: in %q, %s: %v", name, c.calls, word, f)
 			}
 			switch {
 			case f != nil:
 			case word[0] == '+':
-				open[session] = leave
+				open[session], waits[session] = leave, ctx
 			default:
 				leave()
+			}
+			for other, ctx := range waits {
+				switch {
+				case f != nil || c.who.Kind != bob.Kind:
+				case other == session && ctx.Err() != nil:
+					t.Errorf("%s: at %s its own call was ended", c.calls, word)
+				case other != session:
+					receive(t, fmt.Sprintf("%s: at %s the end of the call of %s", c.calls, word, other), ctx.Done())
+				}
 			}
 		}
 	}
@@ -68,7 +79,7 @@ func TestWhatIsKnownOfSessionsIsForgotten(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := &seats{now: func() time.Time { return now }, of: map[string]*seat{}}
 	for i := range 100 {
-		leave, f := s.take(Caller{GID: fmt.Sprint(i), Kind: bob.Kind}, "a")
+		_, leave, f := s.take(t.Context(), Caller{GID: fmt.Sprint(i), Kind: bob.Kind}, "a")
 		if f != nil {
 			t.Fatal(f)
 		}
@@ -97,6 +108,11 @@ func TestAgentSessionOf(t *testing.T) {
 	}
 	if got := agentSessionOf(nil); got != "" {
 		t.Errorf("no _meta: %q", got)
+	}
+	for said, want := range map[string]string{"0199-a": "0199-a", "a\r\nb": "", "a b": "", "ä": "", strings.Repeat("a", 500): strings.Repeat("a", agentSessionMost)} {
+		if got := AgentSession(withAgentSession(t.Context(), said)); got != want {
+			t.Errorf("%q is passed on as %q, which a header cannot hold", said, got)
+		}
 	}
 }
 
