@@ -58,8 +58,8 @@ func (m Management) Held(ctx context.Context, queue string) (held int, known boo
 		Lavin  *int `json:"unacked"`
 	}
 	there, err := m.ask(ctx, "/"+url.PathEscape(queue), &q)
-	if err != nil || !there {
-		return 0, err == nil, err
+	if err != nil || !there { // another node's API may not know it
+		return 0, false, err
 	}
 	if n := cmp.Or(q.Rabbit, q.Lavin); n != nil {
 		return *n, true, nil

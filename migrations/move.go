@@ -121,6 +121,21 @@ const fruitless = 10
 // errOtherwise: what was taken is not what stood there at the last look.
 var errOtherwise = errors.New("somebody else takes mail from the queue, or puts it back")
 
+// otherwise gives back what was taken under last and before, so that the queue
+// can be looked through again; errOtherwise, unless that fails.
+func (r *run) otherwise(ctx context.Context, last uint64) error {
+	if err := r.giveBack(ctx, last); err != nil {
+		return err
+	}
+	return errOtherwise
+}
+
+// lastly is for what is done with a batch that is sent: it is counted also when
+// ctx ends, but a broker that does not answer is not waited for for ever.
+func lastly(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+}
+
 // all moves what lies in the queue, until nothing does.
 func (r *run) all(ctx context.Context) error {
 	q, err := r.Broker.Look(ctx, r.row.Queue)
@@ -216,7 +231,7 @@ func (r *run) take(ctx context.Context) (batch []Old, err error) {
 			return nil, err
 		}
 		if ok && o.hash() != next.hash {
-			return nil, errors.Join(errOtherwise, r.giveBack(ctx, o.Tag))
+			return nil, r.otherwise(ctx, o.Tag)
 		}
 		if !ok {
 			break
@@ -236,7 +251,7 @@ func (r *run) take(ctx context.Context) (batch []Old, err error) {
 			return nil, err
 		}
 		if more {
-			return nil, errors.Join(errOtherwise, r.giveBack(ctx, batch[len(batch)-1].Tag))
+			return nil, r.otherwise(ctx, batch[len(batch)-1].Tag)
 		}
 	}
 	failpoint.Hit("migrate.taken")
@@ -251,7 +266,9 @@ func (r *run) unmark(ctx context.Context, o Old) error {
 	if err := r.Broker.Ack(o.Tag); err != nil {
 		return err
 	}
-	if err := r.Broker.Settled(context.WithoutCancel(ctx)); err != nil {
+	end, cancel := lastly(ctx)
+	defer cancel()
+	if err := r.Broker.Settled(end); err != nil {
 		return err
 	}
 	r.line = r.line[1:]
@@ -282,10 +299,12 @@ func (r *run) move(ctx context.Context, batch []Old) error {
 		}
 		sent++
 	}
+	end, cancel := lastly(ctx)
+	defer cancel()
 	if sent > 0 {
-		more, looked := r.moreThan(context.WithoutCancel(ctx), len(r.line)-len(batch))
+		more, looked := r.moreThan(end, len(r.line)-len(batch))
 		if err = cmpErr(err, looked); more {
-			err = cmpErr(err, errors.Join(errOtherwise, r.giveBack(context.WithoutCancel(ctx), batch[len(batch)-1].Tag)))
+			err = cmpErr(err, r.otherwise(end, batch[len(batch)-1].Tag))
 		}
 		if more || looked != nil {
 			sent = 0 // none is acked
@@ -299,7 +318,7 @@ func (r *run) move(ctx context.Context, batch []Old) error {
 		acked++
 		failpoint.Hit("migrate.acked")
 	}
-	settled := r.Broker.Settled(context.WithoutCancel(ctx))
+	settled := r.Broker.Settled(end)
 	err = cmpErr(err, settled)
 	held := ahead(r.line[acked:])
 	if settled == nil {
@@ -318,7 +337,10 @@ func (r *run) move(ctx context.Context, batch []Old) error {
 			}
 		}
 	}
-	if ended := r.Journal.end(r.row.Queue, places, all, fates, held); ended != nil {
+	switch ended := r.Journal.end(r.row.Queue, places, all, fates, held); {
+	case ended != nil && errors.Is(err, errOtherwise): // to look again would hide it
+		return ended
+	case ended != nil:
 		return errors.Join(err, ended)
 	}
 	if err == nil {

@@ -32,9 +32,12 @@ func (r *run) survey(ctx context.Context) error {
 	}
 	var places []place
 	var last uint64
-	for until := time.Now().Add(r.Return); ; {
+	for until := (time.Time{}); ; {
 		if places, last, err = r.lookThrough(ctx, nil); err != nil {
 			return err
+		}
+		if until.IsZero() { // looking through a long queue may take as long
+			until = time.Now().Add(r.Return)
 		}
 		if places, err = r.number(places); err != nil {
 			return err
