@@ -113,8 +113,6 @@ func (s *session) holdClaim() (held bool, err error) {
 		return false, err
 	}
 	f.update(func() { f.claimed = true })
-	f.setClaim(ClaimHeld)
-	defer f.setClaim(ClaimNone)
 	closeOnce(s.held)
 	f.log.Info("host id claimed", "host", f.cfg.Host)
 	select {
@@ -125,6 +123,10 @@ func (s *session) holdClaim() (held bool, err error) {
 	err = s.aside(s.ctx, func(ch *amqp.Channel) error {
 		return ch.QueueBind(q.name, f.cfg.Host, f.names.Control(), false, nil)
 	})
+	if err == nil { // from now on requests come in, and we may say that we serve
+		f.setClaim(ClaimHeld)
+		defer f.setClaim(ClaimNone)
+	}
 	closeOnce(s.bound)
 	if err != nil {
 		return true, fmt.Errorf("bind the control queue: %w", err)

@@ -353,7 +353,7 @@ func (m *parked) lighten() {
 // then it keeps its place. Where the queue has no room for it, it waits.
 func (r *reader) fetch(m *parked) {
 	if r.left < 0 {
-		r.left = r.spare()
+		r.left = max(0, r.spare())
 	}
 	if r.left > 0 {
 		r.left--

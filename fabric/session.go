@@ -136,12 +136,14 @@ func (s *session) start() error {
 	s.declareInboxes()
 	f.update(func() { s.presence = true })
 	s.sync()
-	if f.Claim().Status == ClaimHeld { // else nobody is told that we serve
+	select {
+	case <-s.held: // the claim is ours: that we serve is told with the link
 		select {
 		case <-s.bound:
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
 		}
+	default:
 	}
 	f.update(func() { s.up = true })
 	s.wasUp = true

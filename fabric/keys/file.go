@@ -37,7 +37,10 @@ func lock(dir string) (unlock func(), err error) {
 		if err == nil {
 			return func() { _ = d.Close() }, nil // the lock goes with it
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(deadline) {
+		switch held := errors.Is(err, syscall.EWOULDBLOCK); {
+		case !held && !errors.Is(err, syscall.EINTR):
+			return nil, errors.Join(fault.Wrap(err, fault.Internal, "could not lock %s; see that its file system has locks (flock)", dir), d.Close())
+		case time.Now().After(deadline):
 			return nil, errors.Join(fault.Wrap(err, fault.Conflict, "another process keeps changing the keys in %s; run it again once that has ended", dir), d.Close())
 		}
 	}
