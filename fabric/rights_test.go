@@ -340,7 +340,7 @@ func TestTheDocumentedRightsSufficeAndAreNeeded(t *testing.T) {
 	})
 	t.Run("are few", func(t *testing.T) {
 		t.Attr("threat", "B3 B6")
-		conn, err := amqp.DialConfig(strings.Replace(node.URI, "guest:guest", "hostb:secret", 1), amqp.Config{Heartbeat: 5 * time.Second})
+		conn, err := amqp.DialConfig(strings.Replace(node.URI, "guest:guest", "hostb:secret", 1), amqp.Config{Heartbeat: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

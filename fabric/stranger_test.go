@@ -15,7 +15,7 @@ import (
 // stranger is a bare broker client, as an attacker or an operator has.
 func stranger(t testing.TB, uri string) (*amqp.Connection, *amqp.Channel) {
 	t.Helper()
-	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -191,7 +191,7 @@ func same(n int) []amqp.Publishing {
 // handedOut has a consumer take n messages and go: the broker marks them.
 func (w *world) handedOut(n int) {
 	w.t.Helper()
-	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: time.Minute})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func TestTheOldDaemonStartedAtTheFirstLook(t *testing.T) {
 	w := newWorld(t, rabbit.URI(t), roomy)
 	sent := numbered(3)
 	w.old(sent...)
-	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func TestTheOldDaemonStartedInTheMiddle(t *testing.T) {
 	w := newWorld(t, rabbit.URI(t), roomy)
 	sent := numbered(300)
 	w.old(sent...)
-	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func TestQueuesAreLeftOutOfAPlan(t *testing.T) {
 func TestAQueueThatCannotBeLookedAt(t *testing.T) {
 	w := newWorld(t, rabbit.URI(t), roomy)
 	w.old(numbered(2)...)
-	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(w.uri, amqp.Config{Heartbeat: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

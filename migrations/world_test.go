@@ -47,7 +47,7 @@ type world struct {
 // an old queue for one pane.
 func newWorld(t *testing.T, uri string, room int) *world {
 	t.Helper()
-	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: 5 * time.Second})
+	conn, err := amqp.DialConfig(uri, amqp.Config{Heartbeat: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

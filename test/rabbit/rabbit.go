@@ -120,7 +120,7 @@ func startOnce(ctx context.Context, scripts string, o options) (*Node, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := n.startEpmd(); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, errors.Join(err, n.Stop())
 	}
 	if err := n.boot(ctx, scripts); err != nil {
 		return nil, errors.Join(err, n.Stop())
