@@ -48,6 +48,15 @@ func TestWhatOthersCanReachIsRefusedAtTheStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			out, errs, err := bridged(ctx, h, "serve")
+			if base := filepath.Base(path); what == "owner" && (base == "gateway.key" || base == "trust") { // root takes no keys from their user
+				if err == nil || !strings.Contains(errs, path+" belongs to user 65534") || !strings.Contains(errs, "sudo -u '#65534'") {
+					t.Fatalf("over another's %s: %v: %s%s", base, err, out, errs)
+				}
+				if err := os.Chown(path, os.Geteuid(), -1); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
 			m := mend.FindStringSubmatch(strings.TrimSuffix(errs, ")\n"))
 			if err == nil || m == nil || m[3] != path {
 				t.Fatalf("over %s with another %s: %v: %s%s", path, what, err, out, errs)
